@@ -1,17 +1,18 @@
-// Does what scripts of events on stdin say, and prints after every event what a program can see.
-// scripted.py of tests/python/support does the same in Python; test_languages.py compares them.
+// Runs programs of tests/python/support on stdin, as languages.py writes them, and prints after
+// every event what a program can see. test_languages.py compares it with what Python sees.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/relu.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -30,7 +31,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -46,86 +46,115 @@ namespace {
 using at::Tensor;
 using OptimizerPtr = std::unique_ptr<torch::optim::Optimizer>;
 using Params = std::vector<Tensor>;
-using Words = std::vector<std::string>;
+using Numbers = std::vector<int64_t>;
 
-constexpr int64_t kLosses = 2;
+/// Integers times this are grads and values, as in fuzz_events.py.
+constexpr double kUnit = 1.0 / 64;
+constexpr int64_t kLargest = 7;
+/// Loss scales before the events.
+constexpr double kScales[] = {512.0, 64.0, 128.0};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::istringstream stream(text);
+  std::vector<std::string> parts;
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+/// What an event is told: words such as "lr=0.5", by name.
+struct Args : std::map<std::string, std::string> {
+  explicit Args(const std::string& text) {
+    for (const std::string& word : split(text, ' ')) {
+      const size_t place = word.find('=');
+      if (place != std::string::npos) emplace(word.substr(0, place), word.substr(place + 1));
+    }
+  }
+
+  bool has(const std::string& name) const { return count(name) > 0; }
+  /// Empty if it is not there.
+  std::string text(const std::string& name) const { return has(name) ? at(name) : ""; }
+  bool is(const std::string& name) const { return text(name) == "1"; }
+  double value(const std::string& name) const { return std::stod(at(name)); }
+  int64_t number(const std::string& name) const { return std::stoll(at(name)); }
+  Numbers numbers(const std::string& name) const {
+    Numbers all;
+    for (const std::string& word : split(text(name), ',')) all.push_back(std::stoll(word));
+    return all;
+  }
+};
 
 /// A parameter alone.
 struct HolderImpl : torch::nn::Module {
-  explicit HolderImpl(const Tensor& drawn) : value(register_parameter("value", drawn)) {}
+  explicit HolderImpl(const Tensor& zeros) : value(register_parameter("value", zeros)) {}
   Tensor value;
 };
 TORCH_MODULE(Holder);
 
+/// Parts whose parameters are reached one by one; its forward is of the layers among them.
 struct NetImpl : torch::nn::Module {
-  NetImpl() { extra->weight.set_requires_grad(false); }
-
-  Tensor forward(const Tensor& x) {
-    hidden = at::relu(norm(first(x)));
-    return last(hidden) + extra(hidden);
+  explicit NetImpl(const std::vector<std::string>& names) {
+    for (const std::string& name : names) add(name);
+    register_module("tied", parts->ptr(0));
+    auto generator = at::detail::createCPUGenerator(names.size());
+    const torch::NoGradGuard no_grad;
+    for (const Tensor& param : parts->parameters()) {
+      const Tensor drawn = at::rand(param.sizes(), generator);
+      param.copy_((drawn + 0.5) * (drawn.mul(64).round().remainder(2) * 2 - 1));
+    }
   }
 
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(3, 4));
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(4));
-  torch::nn::Linear last = register_module("last", torch::nn::Linear(4, 2));
-  /// Frozen until a group is added for it.
-  torch::nn::Linear extra =
-      register_module("extra", torch::nn::Linear(torch::nn::LinearOptions(4, 2).bias(false)));
-  Holder scalar = register_module("scalar", Holder(at::rand({})));
-  Holder empty = register_module("empty", Holder(at::rand({0, 2})));
-  Holder strided = register_module("strided", Holder(at::rand({3, 2}).t()));
-  Holder sliced = register_module("sliced", Holder(at::rand({3, 4}).slice(1, 0, 4, 2)));
+  void add(const std::string& name) {
+    if (name == "linear") add_layer(torch::nn::Linear(3, 2));
+    if (name == "norm") add_layer(torch::nn::BatchNorm1d(3));
+    if (name == "layer_norm") add_layer(torch::nn::LayerNorm(torch::nn::LayerNormOptions({3})));
+    if (name == "scalar") parts->push_back(Holder(at::zeros({})));
+    if (name == "empty") parts->push_back(Holder(at::zeros({0, 2})));
+    if (name == "strided") parts->push_back(Holder(at::zeros({3, 2}).t()));
+    if (name == "sliced") parts->push_back(Holder(at::zeros({3, 4}).slice(1, 0, 4, 2)));
+    if (name == "extra") parts->push_back(Holder(at::zeros({2})));
+  }
+
+  template <class Layer>
+  void add_layer(Layer layer) {
+    parts->push_back(layer);
+    layers.push_back([layer](const Tensor& x) mutable { return layer(x); });
+  }
+
+  Tensor forward(Tensor x) {
+    for (const auto& layer : layers) {
+      hidden = x;
+      x = layer(x);
+    }
+    return x;
+  }
+
+  torch::nn::ModuleList parts = register_module("parts", torch::nn::ModuleList());
+  std::vector<std::function<Tensor(const Tensor&)>> layers;
+  /// What the last layer was given.
   Tensor hidden;
 };
 TORCH_MODULE(Net);
 
-/// Whether `name` is that of a part, or of something in it.
-bool is_in(const std::string& name, const std::string& part) {
-  return (name + ".").rfind(part + ".", 0) == 0;
+/// Integers times kUnit.
+Tensor drawn(at::IntArrayRef shape, int64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  return at::randint(-kLargest, kLargest + 1, shape, generator, at::kLong) * kUnit;
 }
 
-Words split(const std::string& text, char separator) {
-  std::istringstream stream(text);
-  Words words;
-  for (std::string word; std::getline(stream, word, separator);) words.push_back(word);
-  return words;
+Tensor drawn_value(at::IntArrayRef shape, int64_t seed) {
+  return drawn(shape, seed) + 2.0 + double(seed % 7) / 4;
 }
 
-bool has(const Words& words, const std::string& flag) {
-  return std::find(words.begin(), words.end(), flag) != words.end();
+bool has(const Params& params, const Tensor& param) {
+  return std::any_of(params.begin(), params.end(),
+                     [&](const Tensor& each) { return each.is_same(param); });
 }
 
-/// The values of words such as "lr=0.5", by name.
-std::map<std::string, std::string> options_in(const Words& words) {
-  std::map<std::string, std::string> options;
-  for (const std::string& word : words) {
-    const size_t place = word.find('=');
-    if (place != std::string::npos) options[word.substr(0, place)] = word.substr(place + 1);
-  }
-  return options;
-}
-
-Words without_options(const Words& words) {
-  Words others;
-  std::copy_if(words.begin(), words.end(), std::back_inserter(others),
-               [](const std::string& word) { return word.find('=') == std::string::npos; });
-  return others;
-}
-
-amp::optim::StorageOptions storage_of(const Words& words) {
-  amp::optim::StorageOptions storage;
-  for (const auto& [name, value] : options_in(words)) {
-    if (name == "state_dtype")
-      storage.state_dtype(value == "bfloat16" ? at::kBFloat16 : at::kFloat);
-    if (name == "stochastic_rounding") storage.stochastic_rounding(value == "1");
-  }
-  return storage;
-}
-
-amp::Options options_of(const Words& words) {
-  amp::Options options(words[0]);
-  options.loss_scale(words[1]).num_losses(kLosses).verbosity(0);
-  for (const auto& [name, value] : options_in(words)) {
+amp::Options options_of(const Args& args) {
+  amp::Options options(args.at("level"));
+  options.num_losses(args.number("num_losses")).verbosity(0);
+  for (const auto& [name, value] : args) {
+    if (name == "loss_scale") options.loss_scale(value);
     if (name == "keep_batchnorm_fp32") options.keep_batchnorm_fp32(value == "1");
     if (name == "master_weights") options.master_weights(value == "1");
     if (name == "adopt_data_writes") options.adopt_data_writes(value == "1");
@@ -137,52 +166,89 @@ amp::Options options_of(const Words& words) {
   return options;
 }
 
-using Maker = std::function<OptimizerPtr(std::vector<Params>)>;
+/// Sets an option of those that the class has.
+template <class Options>
+void set_option(Options& options, const std::string& name, const std::string& text) {
+  bool is_known = false;
+  const auto offer = [&](const char* offered, auto setter) {
+    if constexpr (std::is_invocable_v<decltype(setter), Options&>) {
+      if (name == offered) setter(options);
+      is_known |= name == offered;
+    }
+  };
+  const std::vector<std::string> values = split(text, ',');
+  const double value = std::stod(values.front()), second = std::stod(values.back());
+#define OFFER(OPTION, VALUE) \
+  offer(#OPTION, [&](auto& its) -> decltype(its.OPTION(VALUE), void()) { its.OPTION(VALUE); })
+  OFFER(lr, value);
+  OFFER(momentum, value);
+  OFFER(weight_decay, value);
+  OFFER(lr_decay, value);
+  OFFER(eps, value);
+  OFFER(trust_coefficient, value);
+  OFFER(amsgrad, value != 0);
+  OFFER(centered, value != 0);
+  OFFER(maximize, value != 0);
+  OFFER(betas, std::make_tuple(value, second));
+#undef OFFER
+  if (!is_known) throw std::invalid_argument(name);
+}
 
-/// Makes optimizers with groups, each of which has half the lr of the one before.
+/// An optimizer's class.
+struct Kind {
+  std::function<OptimizerPtr(const std::vector<Params>& groups, const Args&)> make;
+  std::function<void(torch::optim::OptimizerOptions&, const std::string&, const std::string&)> set;
+};
+
+/// Each group has half the lr of the one before.
 template <class Optimizer, class Options>
-Maker maker(const Options& options) {
-  return [options](std::vector<Params> groups) -> OptimizerPtr {
+Kind kind() {
+  Kind its;
+  its.make = [](const std::vector<Params>& groups, const Args& args) -> OptimizerPtr {
+    Options options(args.value("lr"));
+    for (const auto& [name, text] : args) {
+      if (name != "kind" && name != "groups" && name != "state_dtype") {
+        set_option(options, name, text);
+      }
+    }
     std::vector<torch::optim::OptimizerParamGroup> all;
     Options of_group = options;
-    for (Params& params : groups) {
-      all.emplace_back(std::move(params), std::make_unique<Options>(of_group));
+    for (const Params& params : groups) {
+      all.emplace_back(params, std::make_unique<Options>(of_group));
       of_group.set_lr(of_group.get_lr() * 0.5);
     }
-    return std::make_unique<Optimizer>(all, options);
+    auto made = std::make_unique<Optimizer>(all, options);
+    if constexpr (std::is_base_of_v<amp::optim::FusedOptimizer, Optimizer>) {
+      if (args.has("state_dtype")) {
+        made->set_storage(amp::optim::StorageOptions().state_dtype(at::kBFloat16));
+      }
+    }
+    return made;
   };
+  its.set = [](torch::optim::OptimizerOptions& options, const std::string& name,
+               const std::string& text) {
+    set_option(dynamic_cast<Options&>(options), name, text);
+  };
+  return its;
 }
 
-const Maker& maker_of(const std::string& kind) {
+const Kind& kind_of(const std::string& name) {
   using namespace amp::optim;
-  const std::tuple<double, double> betas(0.0, 0.75);
-  static const std::map<std::string, Maker> makers{
-      {"SGD", maker<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.875))},
-      {"Adam",
-       maker<torch::optim::Adam>(torch::optim::AdamOptions(0.01).betas(betas).amsgrad(true))},
-      {"AdamW", maker<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01).betas(betas))},
-      {"Adagrad", maker<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.05).lr_decay(0.125))},
-      {"RMSprop", maker<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01).momentum(0.5))},
-      {"FusedSGD", maker<FusedSGD>(FusedSGDOptions(0.05).momentum(0.9))},
-      {"FusedLARS", maker<FusedLARS>(FusedLARSOptions(1.0))},
-      {"FusedAdam", maker<FusedAdam>(FusedAdamOptions(0.01))},
-      {"FusedAdamW", maker<FusedAdamW>(FusedAdamWOptions(0.01))},
-      {"FusedAdagrad", maker<FusedAdagrad>(FusedAdagradOptions(0.05))},
-      {"FusedNovoGrad", maker<FusedNovoGrad>(FusedNovoGradOptions(0.01))},
-      {"FusedLAMB", maker<FusedLAMB>(FusedLAMBOptions(0.01))}};
-  return makers.at(kind);
-}
-
-void set_option(torch::optim::OptimizerOptions& options, const std::string& name, double value) {
-  if (name == "lr") {
-    options.set_lr(value);
-  } else if (name == "amsgrad") {
-    dynamic_cast<amp::optim::FusedAdamOptions&>(options).amsgrad(value != 0);
-  } else if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&options)) {
-    sgd->momentum(value);
-  } else {
-    dynamic_cast<amp::optim::FusedSGDOptions&>(options).momentum(value);
-  }
+  using namespace torch::optim;
+  static const std::map<std::string, Kind> kinds{
+      {"SGD", kind<SGD, SGDOptions>()},
+      {"Adam", kind<Adam, AdamOptions>()},
+      {"AdamW", kind<AdamW, AdamWOptions>()},
+      {"Adagrad", kind<Adagrad, AdagradOptions>()},
+      {"RMSprop", kind<RMSprop, RMSpropOptions>()},
+      {"FusedSGD", kind<FusedSGD, FusedSGDOptions>()},
+      {"FusedLARS", kind<FusedLARS, FusedLARSOptions>()},
+      {"FusedAdam", kind<FusedAdam, FusedAdamOptions>()},
+      {"FusedAdamW", kind<FusedAdamW, FusedAdamWOptions>()},
+      {"FusedAdagrad", kind<FusedAdagrad, FusedAdagradOptions>()},
+      {"FusedNovoGrad", kind<FusedNovoGrad, FusedNovoGradOptions>()},
+      {"FusedLAMB", kind<FusedLAMB, FusedLAMBOptions>()}};
+  return kinds.at(name);
 }
 
 using States = std::map<std::string, Tensor>;
@@ -209,6 +275,7 @@ States states_of(const torch::optim::OptimizerParamState& state) {
   if (const auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state)) {
     return {{"step", at::scalar_tensor(rmsprop->step())},
             {"square_avg", rmsprop->square_avg()},
+            {"grad_avg", rmsprop->grad_avg()},
             {"momentum_buffer", rmsprop->momentum_buffer()}};
   }
   return dynamic_cast<const amp::optim::FusedParamState&>(state).tensors();
@@ -227,205 +294,303 @@ void show(const std::string& name, const Tensor& tensor) {
   show(name, std::vector<double>(begin, begin + values.numel()));
 }
 
-void raise(const Tensor&) {
-  throw std::runtime_error("in the middle of a backward");
-}
+/// What ends a block,
+struct Raised {};
+/// and a backward.
+constexpr char kMidway[] = "in the middle of a backward";
 
-/// Whose grads are drawn.
-Tensor loss_of_params(const Params& params, at::Generator& generator) {
-  std::vector<Tensor> coefs, products;
-  for (const Tensor& param : params) coefs.push_back(at::randn(param.sizes(), generator));
-  for (size_t i = 0; i < params.size(); ++i) {
-    products.push_back((params[i].to(at::kFloat) * coefs[i]).sum());
-  }
-  return at::stack(products).sum();
-}
-
-/// One training: does to a net and its optimizers what an event says.
+/// One training: does to a net and its optimizers what an event says. Its methods are those of Run
+/// in fuzz_run.py, and of what that is derived from.
 class Run {
  public:
-  void optimizer(const Words& words) {
-    std::vector<Params> groups(1);
-    for (const std::string& word : without_options(Words(words.begin() + 1, words.end()))) {
-      if (word == "|") {
-        groups.emplace_back();
-      } else {
-        const Params params = params_of({word});
-        groups.back().insert(groups.back().end(), params.begin(), params.end());
-      }
+  Run(const Args& args, const std::vector<Args>& recipes) : net_(split(args.text("parts"), ',')) {
+    for (const auto& param : net_->parts->named_parameters()) {
+      params_.push_back(*param);
+      names_.push_back("parts." + param.key());
     }
-    OptimizerPtr made = maker_of(words[0])(groups);
-    auto* const fused = dynamic_cast<amp::optim::FusedOptimizer*>(made.get());
-    if (fused != nullptr) fused->set_storage(storage_of(words));
-    wrapped_.push_back(std::move(made));
+    for (const int64_t i : args.numbers("frozen")) params_.at(i).set_requires_grad(false);
+    make(recipes);
+    initialize(args);
   }
 
-  void initialize(const Words& words) {
-    const amp::OptimizerRefs refs = optimizer_refs();
-    amped_ = amp::initialize(std::make_tuple(net_), refs, options_of(words));
-  }
-
-  void release(const Words&) {
+  /// Releases the model and initializes it again, with new optimizers if there are any.
+  void phase(const Args& args, const std::vector<Args>& recipes) {
     amp::release(amped_.value());
     amped_.reset();
-    looked_at_.clear();
+    if (!recipes.empty()) make(recipes);
+    initialize(args);
   }
 
-  void backward(const Words& words) {
-    const amp::ScaleLossOptions options{std::stoll(words[0]), has(words, "delayed"),
-                                        has(words, "deferred")};
-    const Tensor loss = loss_of(words);
-    show("loss", loss);
-    const std::vector<amp::Optimizer> given = given_to(words);
-    Tensor scaled;
-    {
-      amp::scale_loss scaled_loss(loss, given, options);
-      scaled = scaled_loss;
-      use(loss, scaled_loss, given, words);
+  void backward(const Args& args) {
+    if (!args.has("closure_of")) return show("found", use(args));
+    const Tensor loss = optimizer_at(args, "closure_of").step([&] { return use(args); });
+    show("found", loss);
+  }
+
+  void step(const Args& args) { optimizer_at(args).step(); }
+  void zero(const Args& args) { optimizer_at(args).zero_grad(args.text("to_none") != "0"); }
+  void zero_model(const Args& args) { net_->zero_grad(args.text("to_none") != "0"); }
+
+  void drop_grads(const Args& args) {
+    for (const Tensor& param : params_of(args)) param.mutable_grad().reset();
+  }
+  void clip_norm(const Args& args) {
+    show("found", amp::clip_grad_norm_(some(args), args.value("max_norm")));
+  }
+  void clip_value(const Args& args) { amp::clip_grad_value_(some(args), args.value("value")); }
+  void clip_model(const Args& args) {
+    torch::nn::utils::clip_grad_value_(params_of(args), args.value("limit"));
+  }
+
+  void edit(const Args& args) {
+    for (const Tensor& master : optimizer_at(args).master_params()) {
+      if (master.grad().defined()) edit_in_place(master.mutable_grad(), args);
     }
-    if (has(words, "late")) scaled.backward();
+  }
+  void edit_grad(const Args& args) {
+    const Tensor& param = param_of(args);
+    if (param.grad().defined()) edit_in_place(param.mutable_grad(), args);
   }
 
-  void clip_norm(const Words& words) {
-    const Tensor norm = amp::clip_grad_norm_(some_from(words, 1), std::stod(words[0]));
-    show("norm", at::nan_to_num(norm, INFINITY, INFINITY));
-  }
-  void clip_value(const Words& words) {
-    amp::clip_grad_value_(some_from(words, 1), std::stod(words[0]));
-  }
-  void clip_model(const Words& words) {
-    torch::nn::utils::clip_grad_value_(net_->parameters(), std::stod(words[0]));
-  }
-  void step(const Words& words) { optimizer_at(words[0]).step(); }
-  void closure(const Words& words) {
-    optimizer_at(words[0]).step([&] {
-      optimizer_at(words[0]).zero_grad();
-      backward(Words(words.begin() + 1, words.end()));
-      return at::scalar_tensor(0);
-    });
-  }
-  void zero(const Words& words) { optimizer_at(words[0]).zero_grad(words[1] == "none"); }
-  /// Which Python notices at once, and C++ at the next look.
-  void zero_model(const Words& words) {
-    net_->zero_grad(words[0] == "none");
-    for (const size_t i : looked_at_) {
-      if (amped_) optimizers()[i].master_params();
+  void look(const Args& args) {
+    const Params masters = optimizer_at(args).master_params();
+    const Params stepped = stepped_by(args.number("of"));
+    for (size_t i = 0; i < masters.size(); ++i) {
+      show("found." + std::to_string(number_of(stepped[i])), masters[i].grad());
     }
   }
 
-  void drop(const Words& words) {
-    for (const Tensor& param : params_of(words)) param.mutable_grad().reset();
-  }
-
-  void replace(const Words& words) {
-    for (const Tensor& param : params_of(words)) {
-      if (param.grad().defined()) param.mutable_grad() = param.grad() * 0.5;
+  void write(const Args& args) { write(param_of(args), args); }
+  void write_data(const Args& args) {
+    const Tensor& param = param_of(args);
+    param.variable_data().copy_(drawn_value(param.sizes(), args.number("seed")));
+    for (const amp::Optimizer& optimizer : optimizers()) {
+      if (!adopts_) amp::refresh_masters(optimizer);
     }
   }
-
-  void halve_grads(const Words& words) {
-    for (const Tensor& param : params_of(words)) {
-      if (param.grad().defined()) param.mutable_grad().mul_(0.5);
-    }
-  }
-
-  void negate(const Words& words) {
-    const Params params = optimizer_at(words[0]).master_params();
-    looked_at_.insert(std::stoul(words[0]));
-    for (const Tensor& param : params) {
-      if (param.grad().defined()) param.mutable_grad().neg_();
-    }
-  }
-
-  void set(const Words& words) {
-    for (auto& group : wrapped_.at(std::stoul(words[0]))->param_groups()) {
-      set_option(group.options(), words[1], std::stod(words[2]));
-    }
-  }
-
-  void add_group(const Words& words) {
-    net_->extra->weight.set_requires_grad(true);
-    auto options = wrapped_.at(std::stoul(words[0]))->defaults().clone();
-    options->set_lr(0.0625);
-    optimizer_at(words[0]).add_param_group({{net_->extra->weight}, std::move(options)});
-  }
-
-  void scale(const Words& words) {
-    state()
-        .loss_scaler(std::stoll(words[0]))
-        .load_state({std::stod(words[1]), std::stoll(words[2]), 1});
-  }
-
-  void freeze(const Words& words) {
-    for (const Tensor& param : params_of(words)) param.set_requires_grad(false);
-  }
-  void thaw(const Words& words) {
-    for (const Tensor& param : params_of(words)) param.set_requires_grad(true);
-  }
-
-  void write(const Words& words) {
+  void halve(const Args& args) {
     const torch::NoGradGuard no_grad;
-    for (const Tensor& param : params_of(words)) param.mul_(0.5);
+    param_of(args).mul_(0.5);
   }
-  void swap(const Words& words) {
+  void swap(const Args& args) {
     swapped_.clear();
-    for (const Tensor& param : params_of(words)) {
+    for (const Tensor& param : params_of(args)) {
       swapped_.emplace_back(param, param.detach().clone());
+      write(param, args);
     }
-    write(words);
   }
-  void swap_back(const Words&) {
+  void swap_back(const Args&) {
     const torch::NoGradGuard no_grad;
     for (auto& [param, held] : swapped_) param.copy_(held);
+    swapped_.clear();
   }
 
-  void halve_states(const Words& words) {
-    for (const auto& state : wrapped_.at(std::stoul(words[0]))->state()) {
-      for (auto& [name, tensor] : states_of(*state.second)) {
-        if (name != "step" && tensor.defined()) tensor.mul_(0.5);
-      }
+  void freeze(const Args& args) { param_of(args).set_requires_grad(false); }
+  void thaw(const Args& args) { param_of(args).set_requires_grad(true); }
+  void scale(const Args& args) {
+    state()
+        .loss_scaler(args.number("loss"))
+        .load_state({args.value("value"), args.number("clean"), 1});
+  }
+
+  void set(const Args& args) {
+    auto& group = made_at(args).param_groups().at(args.number("group"));
+    kinds_.at(args.number("of")).set(group.options(), args.at("name"), args.at("value"));
+  }
+  void state(const Args& args) {
+    auto& states = made_at(args).state();
+    const auto found = states.find(param_of(args).unsafeGetTensorImpl());
+    if (args.at("how") == "clear") return states.clear();
+    if (found == states.end()) return;
+    if (args.at("how") == "delete") return void(states.erase(found));
+    for (auto& [name, tensor] : states_of(*found->second)) {
+      if (name != "step" && tensor.defined()) tensor.mul_(0.5);
     }
   }
-  void clear_states(const Words& words) { wrapped_.at(std::stoul(words[0]))->state().clear(); }
 
-  void write_data(const Words& words) {
-    for (const Tensor& param : params_of(words)) param.variable_data().mul_(0.5);
-  }
-  void refresh(const Words&) {
-    for (const amp::Optimizer& optimizer : optimizers()) amp::refresh_masters(optimizer);
-  }
-
-  /// From now on the grads of masters are shown, which must be made for that.
-  void look(const Words& words) {
-    for (const amp::Optimizer& optimizer : some_from(words, 0)) {
-      optimizer.master_params();
-      looked_at_.insert(optimizer.index());
+  void add_group(const Args& args) {
+    const Params added = params_of(args);
+    drop_free(added);
+    std::vector<bool> needed;
+    for (const Tensor& param : added) {
+      needed.push_back(param.requires_grad());
+      param.set_requires_grad(true);
+    }
+    try {
+      optimizer_at(args).add_param_group(torch::optim::OptimizerParamGroup(added));
+    } catch (...) {
+      for (size_t i = 0; i < added.size(); ++i) added[i].set_requires_grad(needed[i]);
+      throw;
     }
   }
 
-  void save(const Words& words) { amp::save(state(), words[0]); }
-  void load(const Words& words) { amp::load(state(), words[0]); }
+  void save(const Args& args) { amp::save(state(), file_of(args)); }
+  /// And zeroes all grads.
+  void load(const Args& args) {
+    amp::load(state(), file_of(args));
+    for (amp::Optimizer& optimizer : optimizers()) optimizer.zero_grad();
+    net_->zero_grad();
+  }
 
   void show_all() {
-    for (int64_t i = 0; amped_ && i < kLosses; ++i) {
+    for (int64_t i = 0; i < losses_; ++i) {
       const auto scaler = state().loss_scaler(i).state();
       show("scalers." + std::to_string(i),
            {scaler.loss_scale, double(scaler.growth_tracker), double(scaler.hysteresis_tracker)});
     }
-    for (const auto& param : net_->named_parameters()) {
-      show("params." + param.key(), *param);
-      show("masters." + param.key(), value_of(*param));
-      show("grads." + param.key(), param->grad());
+    for (size_t i = 0; i < params_.size(); ++i) {
+      show("params." + names_[i], params_[i]);
+      show("masters." + names_[i], value_of(params_[i]));
+      show("grads." + names_[i], params_[i].grad());
     }
-    for (const auto& buffer : net_->named_buffers()) show("buffers." + buffer.key(), *buffer);
-    for (size_t i = 0; i < wrapped_.size(); ++i) {
+    for (const auto& buffer : net_->parts->named_buffers()) {
+      show("buffers.parts." + buffer.key(), *buffer);
+    }
+    for (size_t i = 0; i < made_.size(); ++i) {
       const std::string name = "optimizers." + std::to_string(i) + ".";
-      if (amped_) show_telemetry(name, optimizers()[i]);
-      show_optimizer(name, *wrapped_[i], looked_at_.count(i) > 0);
+      show_telemetry(name, optimizers()[i]);
+      show_states(name, *made_[i]);
     }
   }
 
  private:
+  void make(const std::vector<Args>& recipes) {
+    made_.clear();
+    kinds_.clear();
+    for (const Args& recipe : recipes) {
+      std::vector<Params> groups;
+      for (const std::string& group : split(recipe.at("groups"), '|')) {
+        groups.push_back(params_of(Args("params=" + group)));
+      }
+      kinds_.push_back(kind_of(recipe.at("kind")));
+      made_.push_back(kinds_.back().make(groups, recipe));
+    }
+  }
+
+  void initialize(const Args& args) {
+    swapped_.clear();
+    losses_ = args.number("num_losses");
+    adopts_ = args.is("adopt_data_writes");
+    amp::OptimizerRefs refs;
+    for (const OptimizerPtr& optimizer : made_) refs.push_back(*optimizer);
+    amped_ = amp::initialize(std::make_tuple(net_), refs, options_of(args));
+    for (int64_t i = 0; state().loss_scaler(0).dynamic() && i < losses_; ++i) {
+      state().loss_scaler(i).set_loss_scale(kScales[i]);
+    }
+  }
+
+  Tensor use(const Args& args) {
+    const amp::ScaleLossOptions options{args.number("loss"), args.is("delayed"),
+                                        args.is("deferred")};
+    const std::string ends = args.text("ends");
+    const Tensor loss = loss_of(args);
+    const std::vector<amp::Optimizer> given = some(args);
+    Tensor scaled;
+    bool is_open = false;
+    try {
+      amp::scale_loss scaled_loss(loss, given, options);
+      scaled = scaled_loss;
+      zero_in_block(args.text("zero_inside"), given);
+      if (ends == "unscaled") {
+        loss.backward({}, /*retain_graph=*/true);
+      } else if (ends != "empty") {
+        scaled_loss.backward({}, /*retain_graph=*/true);
+      }
+      if (args.is("twice") && ends != "empty") scaled_loss.backward();
+      if (ends == "raise") throw Raised();
+      if (ends == "step") amp::Optimizer(given.front()).step();
+      if (ends == "scale_loss") amp::scale_loss again(loss, given);
+      is_open = ends == "step" || ends == "scale_loss" || ends == "hook";
+    } catch (const Raised&) {
+      return loss;
+    } catch (const c10::ValueError&) {
+      throw;
+    } catch (const std::exception& error) {
+      const bool is_hooks = std::string(error.what()).find(kMidway) != std::string::npos;
+      if (ends == "hook" ? !is_hooks : ends != "step" && ends != "scale_loss") throw;
+      return loss;
+    }
+    if (is_open) throw std::logic_error("expected the block to be ended by an exception");
+    if (ends == "late") scaled.backward();
+    return loss;
+  }
+
+  void zero_in_block(const std::string& what, const std::vector<amp::Optimizer>& given) {
+    if (what == "model") net_->zero_grad();
+    for (amp::Optimizer optimizer : given) {
+      if (what == "optimizer") optimizer.zero_grad();
+    }
+  }
+
+  Tensor loss_of(const Args& args) {
+    const int64_t seed = args.number("coefs");
+    Tensor loss = at::zeros({});
+    std::vector<Tensor> products;
+    for (const int64_t i : args.numbers("reach")) {
+      products.push_back((params_.at(i).to(at::kFloat) * coefs_of(i, seed, args)).sum());
+    }
+    if (!products.empty()) loss = at::stack(products).sum();
+    if (args.has("layers")) loss = loss + loss_of_layers(args);
+    if (args.has("masters_of")) loss = loss + loss_of_masters(args, seed + 100);
+    if (args.is("is_tiny")) loss = loss * std::ldexp(1.0, -40);
+    return args.is("is_nan") ? loss * NAN : loss;
+  }
+
+  Tensor loss_of_layers(const Args& args) {
+    auto generator = at::detail::createCPUGenerator(args.number("coefs"));
+    const Tensor x = at::randn({8, 3}, generator);
+    const Tensor target = at::randint(2, {8}, generator, at::kLong);
+    const Tensor output = std::get<0>(amped_.value().models)(x);
+    if (args.text("ends") == "hook") net_->hidden.register_hook(raise);
+    if (args.at("layers") == "inner") return net_->hidden.to(at::kFloat).square().mean();
+    if (args.at("layers") == "square") return output.square().mean();
+    return at::cross_entropy_loss(output, target);
+  }
+
+  Tensor loss_of_masters(const Args& args, int64_t seed) {
+    const Params masters = optimizer_at(args, "masters_of").master_params();
+    const Params stepped = stepped_by(args.number("masters_of"));
+    Tensor loss = at::zeros({});
+    for (size_t i = 0; i < masters.size(); ++i) {
+      const Tensor coefs = coefs_of(number_of(stepped[i]), seed, args);
+      loss = loss + (masters[i].to(at::kFloat) * coefs).sum();
+    }
+    return loss;
+  }
+
+  /// A parameter's grads, of which one may be infinite.
+  Tensor coefs_of(int64_t i, int64_t seed, const Args& args) const {
+    Tensor coefs = drawn(params_.at(i).sizes(), seed * 100 + i);
+    if (args.has("inf_in") && args.number("inf_in") == i && coefs.numel() > 0) {
+      coefs.view(-1)[-1] = INFINITY;
+    }
+    return coefs;
+  }
+
+  static void raise(const Tensor&) { throw std::runtime_error(kMidway); }
+
+  static void edit_in_place(Tensor& grad, const Args& args) {
+    const std::string& how = args.at("how");
+    if (how == "fill") grad.fill_(3.0 / 64);
+    if (how == "negate") grad.neg_();
+    if (how == "replace") grad = grad * 0.5;
+    if (how == "data") grad.variable_data().neg_();
+  }
+
+  static void write(const Tensor& param, const Args& args) {
+    const torch::NoGradGuard no_grad;
+    param.copy_(drawn_value(param.sizes(), args.number("seed")));
+  }
+
+  /// Drops the grads of those that nothing steps.
+  void drop_free(const Params& params) {
+    for (const Tensor& param : params) {
+      bool is_stepped = false;
+      for (size_t i = 0; i < made_.size(); ++i) is_stepped |= has(stepped_by(i), param);
+      if (!is_stepped) param.mutable_grad().reset();
+    }
+  }
+
   static void show_telemetry(const std::string& name, const amp::Optimizer& optimizer) {
     const amp::Telemetry known = amp::telemetry(optimizer);
     std::vector<double> values{double(known.steps), double(known.skipped_steps),
@@ -434,97 +599,49 @@ class Run {
     show(name + "telemetry", values);
   }
 
-  static void show_optimizer(const std::string& name, const torch::optim::Optimizer& optimizer,
-                             bool is_looking) {
-    int place = 0;
-    for (const auto& group : optimizer.param_groups()) {
-      for (const Tensor& param : group.params()) {
-        const std::string prefix = name + std::to_string(place++) + ".";
-        if (is_looking) show(prefix + "grad", param.grad());
-        const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
-        if (found == optimizer.state().end() || found->second == nullptr) continue;
-        for (const auto& [key, tensor] : states_of(*found->second)) show(prefix + key, tensor);
+  void show_states(const std::string& name, const torch::optim::Optimizer& optimizer) {
+    for (size_t i = 0; i < params_.size(); ++i) {
+      const auto found = optimizer.state().find(params_[i].unsafeGetTensorImpl());
+      if (found == optimizer.state().end() || found->second == nullptr) continue;
+      for (const auto& [key, tensor] : states_of(*found->second)) {
+        show(name + names_[i] + "." + key, tensor);
       }
     }
   }
 
-  /// Does what the words say in the scope of a scale_loss.
-  void use(const Tensor& loss, amp::scale_loss& scaled_loss,
-           const std::vector<amp::Optimizer>& given, const Words& words) {
-    if (has(words, "raising")) net_->hidden.register_hook(raise);
-    for (amp::Optimizer optimizer : given) {
-      if (has(words, "zeroing")) optimizer.zero_grad();
-    }
-    if (has(words, "twice")) scaled_loss.backward({}, /*retain_graph=*/true);
-    if (has(words, "unscaled")) {
-      loss.backward();
-    } else if (!has(words, "unused")) {
-      scaled_loss.backward({}, /*retain_graph=*/has(words, "late"));
-    }
-    if (has(words, "stepping")) amp::Optimizer(given.front()).step();
-    if (has(words, "nested")) amp::scale_loss again(loss, given);
+  int64_t number_of(const Tensor& param) const {
+    const auto found = std::find_if(params_.begin(), params_.end(),
+                                    [&](const Tensor& each) { return each.is_same(param); });
+    return found - params_.begin();
   }
 
-  Tensor loss_of(const Words& words) {
-    auto generator = at::detail::createCPUGenerator(std::stoull(words[1]));
-    const auto options = options_in(words);
-    const auto reach = options.find("reach");
-    Tensor loss, overflowing;
-    if (reach == options.end()) {
-      std::tie(loss, overflowing) = loss_of_output(words, generator);
-    } else {
-      const Params params = params_of(split(reach->second, ','));
-      loss = loss_of_params(params, generator);
-      overflowing = params.back();
-    }
-    const auto masters = options.find("masters");
-    if (masters != options.end()) {
-      look({masters->second});
-      loss = loss + loss_of_params(optimizer_at(masters->second).master_params(), generator);
-    }
-    if (has(words, "overflow")) loss = loss + overflowing.to(at::kFloat).sum() * INFINITY;
-    if (has(words, "tiny")) loss = loss * std::ldexp(1.0, -40);
-    return has(words, "nan") ? loss * NAN : loss;
-  }
+  const Tensor& param_of(const Args& args) const { return params_.at(args.number("param")); }
 
-  /// The loss of a batch, and a parameter that it reaches; an inner loss reaches the layers before
-  /// `hidden` alone.
-  std::tuple<Tensor, Tensor> loss_of_output(const Words& words, at::Generator& generator) {
-    const Tensor x = at::randn({8, 3}, generator);
-    const Tensor target = at::randint(2, {8}, generator, at::kLong);
-    const Tensor output = std::get<0>(amped_.value().models)(x);
-    if (has(words, "inner")) {
-      return {net_->hidden.to(at::kFloat).square().mean(), net_->norm->bias};
-    }
-    const Tensor loss =
-        words[0] == "0" ? at::cross_entropy_loss(output, target) : output.square().mean();
-    return {loss, net_->last->bias};
-  }
-
-  /// The parameters of parts of the net, and those that are named themselves.
-  Params params_of(const Words& parts) const {
+  /// Those of the numbers, each once.
+  Params params_of(const Args& args) const {
     Params params;
-    for (const std::string& part : parts) {
-      for (const auto& param : net_->named_parameters()) {
-        if (is_in(param.key(), part)) params.push_back(*param);
-      }
+    for (const int64_t i : args.numbers("params")) {
+      if (!has(params, params_.at(i))) params.push_back(params_.at(i));
     }
     return params;
   }
 
-  /// The optimizers of a backward; of an inner one the first alone.
-  std::vector<amp::Optimizer> given_to(const Words& words) {
-    const auto options = options_in(words);
-    const auto of = options.find("of");
-    if (of != options.end()) return some_from(split(of->second, ','), 0);
-    return some_from(has(words, "inner") ? Words{"0"} : Words(), 0);
+  Params stepped_by(int64_t of) const {
+    Params params;
+    for (const auto& group : made_.at(of)->param_groups()) {
+      params.insert(params.end(), group.params().begin(), group.params().end());
+    }
+    return params;
   }
 
-  /// The optimizers of the numbers from that place on; all if there are none.
-  std::vector<amp::Optimizer> some_from(const Words& words, size_t place) {
+  std::vector<amp::Optimizer> some(const Args& args) {
     std::vector<amp::Optimizer> some;
-    for (size_t i = place; i < words.size(); ++i) some.push_back(optimizer_at(words[i]));
-    return some.empty() ? optimizers() : some;
+    for (const int64_t i : args.numbers("of")) some.push_back(optimizers().at(i));
+    return some;
+  }
+
+  static std::string file_of(const Args& args) {
+    return args.has("file") ? args.at("file") : "run.pt";
   }
 
   /// As in a state dict.
@@ -533,71 +650,67 @@ class Run {
     return known == nullptr ? param : known->value();
   }
 
-  amp::OptimizerRefs optimizer_refs() const {
-    amp::OptimizerRefs refs;
-    for (const OptimizerPtr& optimizer : wrapped_) refs.push_back(*optimizer);
-    return refs;
-  }
-
   amp::Amp& state() { return *std::get<0>(amped_.value().models).amp(); }
   std::vector<amp::Optimizer>& optimizers() { return amped_.value().optimizers; }
-  amp::Optimizer& optimizer_at(const std::string& index) {
-    return optimizers().at(std::stoul(index));
+  amp::Optimizer& optimizer_at(const Args& args, const std::string& name = "of") {
+    return optimizers().at(args.number(name));
   }
+  torch::optim::Optimizer& made_at(const Args& args) { return *made_.at(args.number("of")); }
 
   Net net_;
-  std::vector<OptimizerPtr> wrapped_;
+  Params params_;
+  std::vector<std::string> names_;
+  std::vector<OptimizerPtr> made_;
+  std::vector<Kind> kinds_;
   std::optional<amp::AmpedMany<Net>> amped_;
+  int64_t losses_ = 1;
+  bool adopts_ = false;
   std::vector<std::pair<Tensor, Tensor>> swapped_;
-  std::set<size_t> looked_at_;  ///< optimizers whose masters' grads are shown
 };
 
-const std::map<std::string, void (Run::*)(const Words&)> kEvents = {
-    {"optimizer", &Run::optimizer},
-    {"initialize", &Run::initialize},
-    {"release", &Run::release},
-    {"backward", &Run::backward},
-    {"clip_norm", &Run::clip_norm},
-    {"clip_value", &Run::clip_value},
-    {"clip_model", &Run::clip_model},
-    {"step", &Run::step},
-    {"closure", &Run::closure},
-    {"zero", &Run::zero},
-    {"zero_model", &Run::zero_model},
-    {"drop", &Run::drop},
-    {"replace", &Run::replace},
-    {"halve_grads", &Run::halve_grads},
-    {"negate", &Run::negate},
-    {"set", &Run::set},
-    {"add_group", &Run::add_group},
-    {"scale", &Run::scale},
-    {"freeze", &Run::freeze},
-    {"thaw", &Run::thaw},
-    {"write", &Run::write},
-    {"write_data", &Run::write_data},
-    {"swap", &Run::swap},
-    {"swap_back", &Run::swap_back},
-    {"halve_states", &Run::halve_states},
-    {"clear_states", &Run::clear_states},
-    {"refresh", &Run::refresh},
-    {"look", &Run::look},
-    {"save", &Run::save},
-    {"load", &Run::load}};
+const std::map<std::string, void (Run::*)(const Args&)> kEvents = {{"backward", &Run::backward},
+                                                                   {"step", &Run::step},
+                                                                   {"zero", &Run::zero},
+                                                                   {"zero_model", &Run::zero_model},
+                                                                   {"drop_grads", &Run::drop_grads},
+                                                                   {"clip_norm", &Run::clip_norm},
+                                                                   {"clip_value", &Run::clip_value},
+                                                                   {"clip_model", &Run::clip_model},
+                                                                   {"edit", &Run::edit},
+                                                                   {"edit_grad", &Run::edit_grad},
 
-void follow(Run& run, const std::string& line) {
-  std::istringstream stream(line.substr(0, line.find('#')));
-  std::string name;
-  stream >> name;
-  const Words words{std::istream_iterator<std::string>(stream), {}};
-  const auto event = kEvents.at(name);
-  std::printf("after\n");
-  std::fflush(stdout);  // so that a crash tells the event
-  try {
-    (run.*event)(words);
-  } catch (const std::exception&) {
-    std::printf("raised:\n");
+                                                                   {"look", &Run::look},
+                                                                   {"write", &Run::write},
+                                                                   {"write_data", &Run::write_data},
+                                                                   {"halve", &Run::halve},
+                                                                   {"swap", &Run::swap},
+                                                                   {"swap_back", &Run::swap_back},
+                                                                   {"freeze", &Run::freeze},
+                                                                   {"thaw", &Run::thaw},
+                                                                   {"scale", &Run::scale},
+                                                                   {"set", &Run::set},
+                                                                   {"state", &Run::state},
+                                                                   {"add_group", &Run::add_group},
+                                                                   {"save", &Run::save},
+                                                                   {"load", &Run::load}};
+
+/// What follows semicolons: the recipes of optimizers.
+std::vector<Args> recipes_in(const std::string& line) {
+  std::vector<Args> recipes;
+  for (const std::string& recipe : split(line, ';')) recipes.emplace_back(recipe);
+  recipes.erase(recipes.begin());
+  return recipes;
+}
+
+void follow(std::optional<Run>& run, const std::string& line) {
+  const std::string name = line.substr(0, line.find(' '));
+  const Args args(line.substr(0, line.find(';')));
+  if (name == "setup") {
+    torch::manual_seed(3);
+    return void(run.emplace(args, recipes_in(line)));
   }
-  run.show_all();
+  if (name == "phase") return run->phase(args, recipes_in(line));
+  (*run.*kEvents.at(name))(args);
 }
 
 }  // namespace
@@ -606,13 +719,13 @@ int main() {
   at::set_num_threads(1);
   std::optional<Run> run;
   for (std::string line; std::getline(std::cin, line);) {
-    if (line == "script") {
-      std::printf("script\n");
-      torch::manual_seed(3);
-      run.reset();
-      run.emplace();
-    } else {
-      follow(*run, line);
+    std::printf("%s\n", line.rfind("setup ", 0) == 0 ? "program\nafter" : "after");
+    std::fflush(stdout);  // so that a crash tells the event
+    try {
+      follow(run, line);
+    } catch (const std::exception&) {
+      std::printf("raised:\n");
     }
+    run->show_all();
   }
 }

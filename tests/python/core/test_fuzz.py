@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from fuzz_draw import drawn_program
 from fuzz_events import Event, Program, Recipe, Setup
-from fuzz_programs import shrunk
+from fuzz_programs import SEEDS
 from fuzz_run import failure
 from fuzz_scaler import scaler_failure
+from seeds import shrunk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 FEW, MANY = 25, 500
 
 
-def assert_no_seed_differs(first: int, count: int) -> None:
-    for seed in range(first, first + count):
-        found = failure(drawn_program(seed))
-        assert not found, (
-            f"seed {seed}: {found}\n"
-            f"run `python tests/python/support/fuzz_programs.py --seed {seed} --shrink`"
-        )
-
-
 @pytest.mark.parametrize("first", range(0, 500, FEW))
 def test_programs(first):
-    assert_no_seed_differs(first, FEW)
+    SEEDS.check(first, FEW)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(500, 5_500, MANY))
 def test_many_programs(first):
-    assert_no_seed_differs(first, MANY)
+    SEEDS.check(first, MANY)
 
 
 @pytest.mark.parametrize("first", range(0, 100, FEW))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -101,27 +102,26 @@ FLAGS = {"delayed": 0.15, "deferred": 0.1, "is_nan": 0.02, "twice": 0.05, "write
 LENGTH = 30
 
 
-def drawn_program(seed: int) -> Program:
-    """The program of a seed."""
-    return Draw(seed).program()
-
-
 class Draw(StructureDraw):
+    mirror_of: Callable[[Setup], Mirror] = Mirror
+    weights = WEIGHTS
+    lrs = (0.5, 0.1, 0.03)
+
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
 
     def program(self) -> Program:
         self.setup = self.draw_setup()
-        self.mirror = Mirror(self.setup)
-        names = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=LENGTH)
+        self.mirror = type(self).mirror_of(self.setup)
+        names = self.chance.choices(list(self.weights), list(self.weights.values()), k=LENGTH)
         return Program(self.setup, tuple(event for name in names for event in self.events(name)))
 
     def events(self, name: str) -> list[Event]:
         """One that the rule determines; none where three are not. Swapped weights are often swapped
         back at once."""
         for _ in range(3):
-            event = Event(name, getattr(self, name)())
             try:
+                event = Event(name, getattr(self, name)())
                 self.mirror.follow(event)
             except Undetermined:
                 continue
@@ -196,7 +196,7 @@ class Draw(StructureDraw):
         options = {name: value for name, value in options.items() if value}
         if self.is_plain or "momentum" in options:
             options.pop("fused", None)
-        options["lr"] = self.chance.choice([0.5, 0.1, 0.03])
+        options["lr"] = self.chance.choice(self.lrs)
         cut = self.chance.randrange(len(params))
         groups = (params[:cut], params[cut:]) if self.chance.random() < 0.3 else (params,)
         return Recipe(kind, tuple(tuple(group) for group in groups if group), options)

@@ -81,7 +81,13 @@ class Event:
 class Backward:
     """What a backward is told. ends: "empty" without one; "raise", "scale_loss", "step": by that
     exception. masters_of: the optimizer whose masters, all that train, its loss reaches too.
-    closure_of: the optimizer that calls it in a step."""
+    closure_of: the optimizer that calls it in a step.
+
+    Where both languages follow it, its loss may be of the layers too: "entropy" or "square" of
+    their output, or "inner", which does not reach the last; and too small for grads of 16 bits.
+    ends may be "hook", midway by an exception, "unscaled", of the loss itself, or "late", once more
+    after the block.
+    """
 
     loss: int
     of: list[int]
@@ -99,6 +105,8 @@ class Backward:
     writes: bool = False
     masters_of: int | None = None
     closure_of: int | None = None
+    layers: str | None = None
+    is_tiny: bool = False
 
     def of_masters(self, params: list[int]) -> Backward:
         """One that reaches these alone, with other coefficients."""
@@ -153,12 +161,14 @@ class Net(nn.Module):
     def forward(
         self,
         batch: Any,
-        reached: list[str],
+        reached: Sequence[str] = (),
         island: str | None = None,
         memory: dict[str, Any] | None = None,
     ) -> torch.Tensor:
         """A loss whose grads are the coefficients in `batch`, of the parameters with the names
-        `reached`. Keeps what it has read."""
+        `reached`. Keeps what it has read. Of a tensor: what the layers make of it."""
+        if isinstance(batch, torch.Tensor):
+            return self.through_layers(batch)
         coefs = coefs_in(batch)
         named = dict(self.named_parameters())
         params = [named[name] for name in reached]
@@ -167,6 +177,13 @@ class Net(nn.Module):
             remember(memory, coefs)
         products = [product_in(island, param, coef) for param, coef in zip(params, coefs)]
         return torch.stack(products).sum()
+
+    def through_layers(self, x: torch.Tensor) -> torch.Tensor:
+        """Keeps what the last one is given."""
+        for part in self.parts:
+            if not isinstance(part, Holder):
+                self.hidden, x = x, part(x)
+        return x
 
     def in_batch_norm(self) -> list[bool]:
         """Whether each parameter is batch norm's."""

@@ -30,6 +30,9 @@ from torchamp._load import _C
 #: Of optimizers that are not torch's own code, and of what was clipped: relative and absolute.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
+#: What ends a block, and by which exception.
+ENDS = {"raise": KeyError, "hook": KeyError, "scale_loss": RuntimeError, "step": RuntimeError}
+
 
 class Different(Exception):
     """torchamp and the mirror are."""
@@ -38,6 +41,10 @@ class Different(Exception):
 def expect(is_so: Any, what: str) -> None:
     if not is_so:
         raise Different(what)
+
+
+def raise_key_error(*_: Any) -> None:
+    raise KeyError
 
 
 class Run(StructureRun):
@@ -51,13 +58,29 @@ class Run(StructureRun):
         given = coefs if call.batch is None else BATCHES[call.batch](coefs, LABELS.clone())
         memory = {"calls": torch.zeros(1)} if call.writes and call.reach else None
         reached = [names[i] for i in call.reach]
-        loss = self.model(given, reached, call.island, memory) if reached else 0.0
+        loss = self.model(given, reached, call.island, memory) if reached else torch.zeros(())
+        if call.layers is not None:
+            loss = loss + self.loss_of_layers(call)
         if call.masters_of is not None:
             loss = loss + self.loss_of_masters(call)
         expect(all(a is b for a, b in zip(coefs_in(given), coefs)), "the batch was changed")
         if memory is not None:
             check_memory(memory, coefs)
+        loss = loss * 2.0**-40 if call.is_tiny else loss
         return loss * float("nan") if call.is_nan else loss
+
+    def loss_of_layers(self, call: Backward) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(call.coefs)
+        x = torch.randn(8, 3, generator=generator)
+        target = torch.randint(2, (8,), generator=generator)
+        output = self.model(x)
+        if call.ends == "hook":
+            self.model.hidden.register_hook(raise_key_error)
+        if call.layers == "inner":
+            return self.model.hidden.float().square().mean()
+        if call.layers == "square":
+            return output.square().mean()
+        return torch.nn.functional.cross_entropy(output, target)
 
     def loss_of_masters(self, call: Backward) -> torch.Tensor:
         masters = list(amp.master_params(self.optimizers[call.masters_of]))
@@ -70,11 +93,10 @@ class Run(StructureRun):
         groups = self.optimizers[of].param_groups
         return [numbers[id(param)] for group in groups for param in group["params"]]
 
-    def backward(self, **args: Any) -> None:
+    def backward(self, **args: Any) -> torch.Tensor:
         call = Backward(**args)
         if call.closure_of is None:
-            self.use(call)
-            return
+            return self.use(call)
         losses = []
 
         def closure() -> torch.Tensor:
@@ -83,6 +105,7 @@ class Run(StructureRun):
 
         returned = self.optimizers[call.closure_of].step(closure)
         expect(len(losses) == 1 and returned is losses[0], "the closure was not called once")
+        return returned
 
     def use(self, call: Backward) -> torch.Tensor:
         flags = {"delay_unscale": call.delayed, "delay_overflow_check": call.deferred}
@@ -90,16 +113,20 @@ class Run(StructureRun):
         with self.must_end(call.ends):
             with self.amp.scale_loss(value, self.given(of), call.loss, **flags) as scaled_loss:
                 self.zero_in_block(call.zero_inside, of)
-                if call.ends != "empty":
+                if call.ends == "unscaled":
+                    value.backward(retain_graph=True)
+                elif call.ends != "empty":
                     scaled_loss.backward(retain_graph=True)
                 if call.twice and call.ends != "empty":
                     scaled_loss.backward()
                 self.end_block(call.ends, value, of)
+        if call.ends == "late":
+            scaled_loss.backward()
         return value
 
     @contextlib.contextmanager
     def must_end(self, ends: str | None) -> Any:
-        raised = {"raise": KeyError, "scale_loss": RuntimeError, "step": RuntimeError}.get(ends)
+        raised = ENDS.get(ends)
         if raised is None:
             yield
             return
@@ -172,8 +199,12 @@ class Run(StructureRun):
         amp.clip_grad_value_(self.given(of), value)
 
     def clip_model(self, params: list[int], by: str, limit: float) -> torch.Tensor | None:
-        clip = getattr(torch.nn.utils, f"clip_grad_{by}_")
-        return clip([self.params[i] for i in params], limit)
+        given = [self.params[i] for i in params]
+        if by == "data":  # as LibTorch's function, whose writes PyTorch does not count
+            for grad in (param.grad for param in given if param.grad is not None):
+                grad.data.clamp_(-limit, limit)
+            return None
+        return getattr(torch.nn.utils, f"clip_grad_{by}_")(given, limit)
 
     def edit(self, of: int, how: str) -> None:
         for param in amp.master_params(self.optimizers[of]):
@@ -222,6 +253,9 @@ class Run(StructureRun):
 
     def scale(self, loss: int, value: float, clean: int) -> None:
         self.amp.loss_scalers[loss].load_state(value, clean, 1)
+
+    def close(self) -> None:
+        self.amp.close()
 
 
 def compare_found(what: str, found: dict, expected: dict, mirror: Mirror) -> None:
@@ -358,7 +392,7 @@ class Pair:
                 check_close(f"master {i}", master, value, self.mirror)
 
     def close(self) -> None:
-        self.run.amp.close()
+        self.run.close()
 
 
 def failure(program: Program) -> str:

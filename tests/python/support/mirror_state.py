@@ -20,6 +20,8 @@ COUNTERPARTS = {
     "FusedNovoGrad": NovoGrad,
     "FusedLAMB": LAMB,
 }
+#: Options of storage and speed, which change no rule.
+OURS = ("fused", "state_dtype")
 #: What the levels are, unless overridden.
 LOSS_SCALES = {"O1": "dynamic", "O2": "dynamic"}
 CASTS = {"O2": torch.float16, "O3": torch.float16, "O5": torch.bfloat16}
@@ -281,6 +283,6 @@ def loss_scale_of(setup: Setup) -> Any:
 
 def counterpart(recipe: Recipe, params: list[torch.Tensor]) -> torch.optim.Optimizer:
     """torch's optimizer of the same algorithm."""
-    options = {name: value for name, value in recipe.options.items() if name != "fused"}
+    options = {name: value for name, value in recipe.options.items() if name not in OURS}
     kind = COUNTERPARTS.get(recipe.kind) or recipe.type
     return Recipe(recipe.kind, recipe.groups, options).make(kind, params)

@@ -56,7 +56,11 @@ class StructureRun:
 
     def edit_grad(self, param: int, how: str) -> None:
         grad = self.params[param].grad
-        if how == "fill":
+        if grad is None:
+            return
+        if how == "replace":
+            self.params[param].grad = grad * 0.5
+        elif how == "fill":
             grad.fill_(3 / 64)
         else:
             (grad.data if how == "data" else grad).neg_()
@@ -105,7 +109,7 @@ class StructureRun:
             param.requires_grad_(True)
         try:
             self.optimizers[of].add_param_group({"params": new})
-        except ValueError:
+        except (RuntimeError, ValueError):
             for param, needs in zip(new, needed):
                 param.requires_grad_(needs)
             raise
@@ -132,13 +136,15 @@ class StructureRun:
             for param in amp.master_params(self.optimizers[of]):
                 param.copy_(param * 0.75 + 2.0**-13)
 
-    def save(self) -> None:
-        self.saved = io.BytesIO()
-        self.amp.save(self.saved)
+    def save(self, file: str | None = None) -> None:
+        if file is None:
+            self.saved = io.BytesIO()
+        self.amp.save(file or self.saved)
 
-    def load(self) -> None:
-        self.saved.seek(0)
-        self.amp.load(self.saved)
+    def load(self, file: str | None = None) -> None:
+        if file is None:
+            self.saved.seek(0)
+        self.amp.load(file or self.saved)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.model.zero_grad()

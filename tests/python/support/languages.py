@@ -1,0 +1,161 @@
+"""Runs programs in C++ and in Python, and compares what they see after each event."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fuzz_events import Event, Program, Recipe
+from fuzz_run import Different, Run
+
+from torchamp import amp
+
+ROOT = Path(__file__).parents[3]
+BUILD = Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
+PROGRAM = BUILD / "tests" / "languages" / "languages"
+
+#: A folder whose files are in memory alone, if there is one.
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+#: What can be seen after an event, by name: numbers as text.
+Seen = dict[str, str]
+
+
+def lines(program: Program) -> list[str]:
+    """The setup and each event, as C++ reads them."""
+    setup = program.setup
+    args = {"parts": setup.parts, "frozen": setup.frozen, "level": setup.level, **setup.overrides}
+    events = [line(event.name, event.args) for event in program.events]
+    return [line("setup", {**args, "optimizers": setup.optimizers}), *events]
+
+
+def line(name: str, args: dict[str, Any]) -> str:
+    given = dict(args)
+    given.update(given.pop("overrides", {}))
+    recipes = given.pop("optimizers", ())
+    if name in ("setup", "phase"):
+        given.setdefault("num_losses", 1)
+    return ";".join([" ".join([name, *words(given)]), *map(recipe_line, recipes)])
+
+
+def recipe_line(recipe: Recipe) -> str:
+    groups = "|".join(map(word, recipe.groups))
+    return " ".join(words({"kind": recipe.kind, "groups": groups, **recipe.options}))
+
+
+def words(args: dict[str, Any]) -> Iterator[str]:
+    yield from (f"{key}={word(value)}" for key, value in args.items() if value is not None)
+
+
+def word(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(word, value))
+    return str(int(value) if isinstance(value, bool) else value)
+
+
+def in_cpp(programs: Sequence[Program]) -> list[list[Seen]]:
+    """What C++ sees after the setup and each event of each. If it crashes it has "crashed" after
+    the event at which it did, and has seen no later one."""
+    seen: list[list[Seen]] = []
+    while len(seen) < len(programs):
+        seen += followed(programs[len(seen) :])
+    return seen
+
+
+def followed(programs: Sequence[Program]) -> list[list[Seen]]:
+    """The same, up to the program that crashes."""
+    if not PROGRAM.is_file():
+        raise FileNotFoundError(f"expected {PROGRAM} to be there: run `make test`")
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        done = subprocess.run(
+            [PROGRAM],
+            input="".join(f"{event}\n" for program in programs for event in lines(program)),
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+        )
+    seen = [parsed(events) for events in done.stdout.split("program\n")[1:]]
+    if done.returncode != 0:
+        seen[-1][-1] = {"crashed": f" {done.returncode}"}
+    return seen
+
+
+def parsed(events: str) -> list[Seen]:
+    """What was printed after each event."""
+    return [
+        dict(line.partition(":")[::2] for line in printed.splitlines())
+        for printed in events.split("after\n")[1:]
+    ]
+
+
+def in_python(program: Program) -> list[Seen]:
+    """The same in Python."""
+    torch.manual_seed(3)
+    run = Run(program.setup)
+    try:
+        return [seen(run), *(after(run, event) for event in program.events)]
+    finally:
+        run.close()
+
+
+def after(run: Run, event: Event) -> Seen:
+    """What can be seen after the event: what it has returned, and what it has done."""
+    try:
+        found = getattr(run, event.name)(**event.args)
+        told = {f"found.{i}": each for i, each in found.items()} if event.name == "look" else {}
+        if event.name in ("backward", "clip_norm"):
+            told["found"] = found
+        first = {name: text(tensor) for name, tensor in told.items() if tensor is not None}
+    except (Different, KeyError, RuntimeError, ValueError):
+        first = {"raised": ""}
+    return {**first, **seen(run)}
+
+
+def seen(run: Run) -> Seen:
+    shown = {f"scalers.{i}": numbers(s.state()) for i, s in enumerate(run.amp.loss_scalers)}
+    in_float32 = run.model.state_dict()
+    tensors = {f"buffers.{name}": buffer for name, buffer in run.model.named_buffers()}
+    for name, param in run.model.named_parameters():
+        tensors[f"params.{name}"] = param
+        tensors[f"masters.{name}"] = in_float32[name]
+        tensors[f"grads.{name}"] = param.grad
+        for i, optimizer in enumerate(run.optimizers):
+            for key, state in optimizer.state.get(param, {}).items():
+                tensors[f"optimizers.{i}.{name}.{key}"] = state
+    for i, optimizer in enumerate(run.optimizers):
+        known = amp.telemetry(optimizer)
+        stepped = -1 if known.stepped is None else known.stepped
+        counts = [known.steps, known.skipped_steps, stepped]
+        shown[f"optimizers.{i}.telemetry"] = numbers([*counts, *known.loss_scales])
+    tensors_seen = {name: text(tensor) for name, tensor in tensors.items() if tensor is not None}
+    return {**shown, **tensors_seen}
+
+
+def text(tensor: Any) -> str:
+    return numbers(torch.as_tensor(tensor).flatten().tolist())
+
+
+def numbers(values: Sequence[float]) -> str:
+    return " %.17g" * len(values) % tuple(values)
+
+
+def difference(program: Program, cpp: list[Seen], python: list[Seen]) -> str:
+    """The first event after which the two differ, and in what; empty if they never do."""
+    events = ["setup", *map(str, program.events)]
+    for i, (event, one, other) in enumerate(zip(events, cpp, python)):
+        names = [
+            f"{name} is{one.get(name, ' none')} in C++ and{other.get(name, ' none')} in Python"
+            for name in {**one, **other}
+            if one.get(name, "none") != other.get(name, "none")
+        ]
+        if "crashed" in one:
+            return f"after event {i}, {event}: C++ crashed with{one['crashed']}"
+        if names:
+            return f"after event {i}, {event}: {'; '.join(names[:3])}; {len(names)} in all"
+    assert len(cpp) == len(python) == len(events)
+    return ""
