@@ -61,8 +61,9 @@ bool WrappedOptimizer::has_other_states() const {
 void WrappedOptimizer::check_own_steps() {
   const checkpoint::Kind* const kind = checkpoint::kind_of(*wrapped);
   if (kind == nullptr || !own_steps.count || fused != nullptr) return;
-  if (kind->count_of_steps(*wrapped) == own_steps.count) return;
-  if (has_other_states()) return note_count();
+  const auto count = kind->count_of_steps(*wrapped);
+  if (count == own_steps.count) return;
+  if (count < own_steps.count || has_other_states()) return note_count();
   TORCH_CHECK(
       !are_written(*state),
       "amp: expected steps of the torchamp::Optimizer that initialize returned, got one of "

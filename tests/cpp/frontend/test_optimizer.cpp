@@ -126,6 +126,18 @@ TEST_P(OptimizerTest, ALoadOfTheWrappedOptimizerAndTheNetIsNoStep) {
   }
 }
 
+TEST_P(OptimizerTest, APrunedParameterAndItsErasedStateAreNoStep) {
+  SteppedByTheProgram<torch::optim::Adam> run(device(), OptLevel::O2);
+  run.backward();
+  run.amped.optimizer.step();
+  for (const Tensor& param : run.net->parameters()) {
+    param.detach().mul_(0.5);
+    run.optimizer.state().erase(param.unsafeGetTensorImpl());
+    EXPECT_EQ(message_of([&] { run.backward(); }), "no error");
+  }
+  EXPECT_TRUE(run.amped.optimizer.step());
+}
+
 TEST_P(OptimizerTest, AStepOfAWrappedFusedOptimizerThrowsAndChangesNothing) {
   SteppedByTheProgram<optim::FusedAdam> run(device(), OptLevel::O2);
   run.backward();
