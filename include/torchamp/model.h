@@ -111,7 +111,7 @@ class Model {
                   "arguments: give all, or call it by model->function(model.cast(x))");
     if (!amp_->enabled()) return std::invoke(function, **this, std::forward<Args>(args)...);
     const detail::Forward forward(*amp_);
-    const auto dtype = detail::input_type(*amp_);
+    [[maybe_unused]] const auto dtype = detail::input_type(*amp_);
     return call_cast(forward, function, detail::Argument<Args>(std::forward<Args>(args), dtype)...);
   }
 
