@@ -82,9 +82,9 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x.sum(1) > 0).long()
 
 
-def loss_of(model: nn.Module, step: int, rank: int) -> torch.Tensor:
+def loss_of(model: nn.Module, step: int, rank: int, dtype=torch.float32) -> torch.Tensor:
     x, target = batch(step, rank)
-    return nn.functional.cross_entropy(model(x).float(), target)
+    return nn.functional.cross_entropy(model(x.to(dtype)).float(), target)
 
 
 def mesh() -> DeviceMesh:
@@ -105,12 +105,8 @@ class FSDP:
             fully_shard(module, mesh=mesh(), mp_policy=amp.fsdp_policy(level))
 
     @staticmethod
-    def batches() -> range:
-        return range(distributed.get_world_size())
-
-    @staticmethod
-    def own_batch() -> int:
-        return distributed.get_rank()
+    def batches() -> int:
+        return distributed.get_world_size()
 
 
 class TP:
@@ -126,12 +122,8 @@ class TP:
         parallelize_module(model, mesh(), plan)
 
     @staticmethod
-    def batches() -> range:
-        return range(1)
-
-    @staticmethod
-    def own_batch() -> int:
-        return 0
+    def batches() -> int:
+        return 1
 
 
 class HSDP(FSDP):
@@ -163,12 +155,8 @@ class FSDPOfTP(FSDP):
         fully_shard(model, mesh=outer, mp_policy=amp.fsdp_policy(level))
 
     @staticmethod
-    def batches() -> range:
-        return range(distributed.get_world_size() // 2)
-
-    @staticmethod
-    def own_batch() -> int:
-        return distributed.get_rank() // 2
+    def batches() -> int:
+        return distributed.get_world_size() // 2
 
 
 class PartlyTP(TP):
@@ -178,6 +166,10 @@ class PartlyTP(TP):
     def shard(model: nn.Sequential, level: str = "O0") -> None:
         whole = ColwiseParallel(output_layouts=Replicate())
         parallelize_module(model, mesh(), {"0": whole, "3": whole})
+
+
+def own_batch(kind) -> int:
+    return distributed.get_rank() * kind.batches() // distributed.get_world_size()
 
 
 def spoil(model: nn.Module) -> None:
@@ -214,7 +206,7 @@ def oracle(
         with torch.no_grad():
             for param, master in zip(model.parameters(), masters):
                 param.copy_(master)
-        losses = [run_in(dtype, model, step, rank) for rank in kind.batches()]
+        losses = [loss_of(model, step, rank, dtype) for rank in range(kind.batches())]
         loss = sum(losses) / len(losses)
         grads = torch.autograd.grad(1024 * loss, list(model.parameters()))
         for master, grad in zip(masters, grads):
@@ -225,42 +217,34 @@ def oracle(
     return masters
 
 
-def run_in(dtype: torch.dtype, model: nn.Module, step: int, rank: int) -> torch.Tensor:
-    x, target = batch(step, rank)
-    return nn.functional.cross_entropy(model(x.to(dtype)).float(), target)
-
-
 def scaled(kind, make: Make) -> None:
     """torchamp.GradScaler."""
     model = net()
     kind.shard(model)
-    optimizer = make(model.parameters())
-    scaler = torchamp.GradScaler("cpu", init_scale=1024.0)
+    train_by(torchamp.GradScaler("cpu", init_scale=1024.0), kind, model, make(model.parameters()))
+    compare(model, oracle(kind, make), 0.0 if (kind, make) == (FSDP, sgd) else TOLERANCE)
+
+
+def train_by(scaler: torch.amp.GradScaler, kind, model: nn.Module, optimizer) -> None:
     for step in range(STEPS):
         optimizer.zero_grad()
-        scaler.scale(loss_of(model, step, kind.own_batch())).backward()
+        scaler.scale(loss_of(model, step, own_batch(kind))).backward()
         if (step, distributed.get_rank()) == OVERFLOW:
             spoil(model)
         scaler.step(optimizer)
         scaler.update()
     assert scaler.get_scale() == 512.0, "an overflow of one rank's shard skips on all"
-    compare(model, oracle(kind, make), 0.0 if (kind, make) == (FSDP, sgd) else TOLERANCE)
+
+
+def flat(model: nn.Module, use_orig_params: bool) -> nn.Module:
+    cpu = torch.device("cpu")
+    return FullyShardedDataParallel(model, device_id=cpu, use_orig_params=use_orig_params)
 
 
 def flattened(make_scaler: Callable[[], torch.amp.GradScaler], use_orig_params: bool) -> None:
     """FullyShardedDataParallel's parameters, with a scaler whose ranks agree."""
-    cpu = torch.device("cpu")
-    model = FullyShardedDataParallel(net(), device_id=cpu, use_orig_params=use_orig_params)
-    optimizer = adamw(model.parameters())
-    scaler = make_scaler()
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(model, step, distributed.get_rank())).backward()
-        if (step, distributed.get_rank()) == OVERFLOW:
-            spoil(model)
-        scaler.step(optimizer)
-        scaler.update()
-    assert scaler.get_scale() == 512.0, "an overflow of one rank's shard skips on all"
+    model = flat(net(), use_orig_params)
+    train_by(make_scaler(), FSDP, model, adamw(model.parameters()))
     with FullyShardedDataParallel.summon_full_params(model):
         compare(model, oracle(FSDP, adamw), TOLERANCE)
 
@@ -275,7 +259,7 @@ def own_scaler() -> torch.amp.GradScaler:
 
 
 def flattened_refusals() -> None:
-    model = FullyShardedDataParallel(net(), device_id=torch.device("cpu"), use_orig_params=True)
+    model = flat(net(), use_orig_params=True)
     optimizer = adamw(model.parameters())
     scaler = torchamp.GradScaler("cpu")
     scaler.scale(loss_of(model, 0, 0)).backward()
@@ -288,17 +272,27 @@ def flattened_refusals() -> None:
         amp.initialize(model, optimizer, opt_level="O1", verbosity=0)
 
 
-def initialized(kind, make: Make, level: str, max_norm: float | None = None) -> None:
-    """initialize and scale_loss, two micro-batches a step."""
+def started(kind, make: Make, level: str, unskipped: int = 0):
     model = net()
     kind.shard(model, level)
     optimizer = make(model.parameters())
     amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
-    amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 0}})
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": unskipped}})
+    return model, optimizer
+
+
+def backward(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+
+
+def initialized(kind, make: Make, level: str, max_norm: float | None = None) -> None:
+    """initialize and scale_loss, two micro-batches a step."""
+    model, optimizer = started(kind, make, level)
     for step in range(STEPS):
         optimizer.zero_grad()
         for _ in range(2):
-            loss = loss_of(model, step, kind.own_batch()) / 2
+            loss = loss_of(model, step, own_batch(kind)) / 2
             with amp.scale_loss(loss, optimizer) as scaled_loss:
                 scaled_loss.backward()
                 if (step, distributed.get_rank()) == OVERFLOW:
@@ -311,7 +305,7 @@ def initialized(kind, make: Make, level: str, max_norm: float | None = None) -> 
     expected = oracle(kind, make, max_norm=max_norm, dtype=LOW.get(level, torch.float32))
     check_training(model, expected, level)
     amp.release(model)
-    loss_of(model, STEPS, kind.own_batch()).backward()
+    loss_of(model, STEPS, own_batch(kind)).backward()
     optimizer.step()
 
 
@@ -327,14 +321,10 @@ def check_training(model: nn.Module, expected: list[torch.Tensor], level: str) -
 
 def monitored() -> None:
     """The Monitor measures the grads of this rank's shards."""
-    model = net()
-    FSDP.shard(model, "O4")
-    optimizer = sgd(model.parameters())
-    amp.initialize(model, optimizer, opt_level="O4", verbosity=0)
+    model, optimizer = started(FSDP, sgd, "O4")
     logged: list[dict[str, float]] = []
     with amp.Monitor(optimizer, lambda values, step: logged.append(values)):
-        with amp.scale_loss(loss_of(model, 0, FSDP.own_batch()), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(loss_of(model, 0, own_batch(FSDP)), optimizer)
         norms = [param.grad.to_local().norm() for param in model.parameters()]
         optimizer.step()
     assert logged[0]["amp/grad_norm"] == pytest.approx(float(torch.stack(norms).norm()))
@@ -342,36 +332,25 @@ def monitored() -> None:
 
 def unsynced(level: str) -> None:
     """fully_shard leaves grads to each rank, and reduces those of two micro-batches together."""
-    model = net()
-    FSDP.shard(model, level)
-    optimizer = sgd(model.parameters())
-    amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
     # The scale grows at the next update: were that between the micro-batches, their scales differ.
-    amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 1999}})
+    model, optimizer = started(FSDP, sgd, level, unskipped=1999)
     for step in range(2):
         optimizer.zero_grad()
         for micro in range(2):
             model.set_requires_gradient_sync(micro == 1)
-            loss = loss_of(model, step, distributed.get_rank()) / 2
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            backward(loss_of(model, step, distributed.get_rank()) / 2, optimizer)
         optimizer.step()
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 2048.0, "unskipped": 1}
-    check_training(
-        model, oracle(FSDP, sgd, steps=range(2), dtype=LOW.get(level, torch.float32)), level
-    )
+    expected = oracle(FSDP, sgd, steps=range(2), dtype=LOW.get(level, torch.float32))
+    check_training(model, expected, level)
 
 
 def clipped(kind) -> None:
     """The norm is that of one process, whoever has which part of it."""
-    model = net()
-    kind.shard(model)
-    optimizer = torch_sgd(model.parameters())
-    amp.initialize(model, optimizer, opt_level="O0", loss_scale="dynamic", verbosity=0)
-    with amp.scale_loss(loss_of(model, 0, kind.own_batch()), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    model, optimizer = started(kind, torch_sgd, "O0")
+    backward(loss_of(model, 0, own_batch(kind)), optimizer)
     whole = net()
-    losses = [loss_of(whole, 0, rank) for rank in kind.batches()]
+    losses = [loss_of(whole, 0, rank) for rank in range(kind.batches())]
     (sum(losses) / len(losses)).backward()
     wanted = torch.nn.utils.clip_grad_norm_(whole.parameters(), 0.01)
     norm = amp.clip_grad_norm_(optimizer, 0.01)
@@ -417,44 +396,34 @@ RESUMED = ("O0", "O2")
 def trained(level: str, steps: range, file: Path | None = None):
     """Trains at `level`, from a distributed checkpoint if one is given; every rank has all
     batches."""
-    model = net()
-    FSDP.shard(model, level)
-    optimizer = adamw(model.parameters())
-    amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
+    model, optimizer = started(FSDP, adamw, level)
     if file is not None:
-        load(model, optimizer, file)
+        saved = state_of(model, optimizer)
+        checkpoint.load(saved, checkpoint_id=file)
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=saved["model"],
+            optim_state_dict=saved["optimizer"],
+        )
     for step in steps:
         optimizer.zero_grad()
-        with amp.scale_loss(loss_of(model, step, 0), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(loss_of(model, step, 0), optimizer)
         optimizer.step()
     return model, optimizer
 
 
-def load(model: nn.Module, optimizer: torch.optim.Optimizer, file: Path) -> None:
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    saved = {"model": model_state, "optimizer": optimizer_state}
-    checkpoint.load(saved, checkpoint_id=file)
-    set_state_dict(
-        model,
-        optimizer,
-        model_state_dict=saved["model"],
-        optim_state_dict=saved["optimizer"],
-    )
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
 
 
 def save(folder: str) -> None:
     for level in RESUMED:
-        model, optimizer = trained(level, range(2))
-        model_state, optimizer_state = get_state_dict(model, optimizer)
-        saved = {"model": model_state, "optimizer": optimizer_state}
-        checkpoint.save(saved, checkpoint_id=Path(folder, level))
+        checkpoint.save(state_of(*trained(level, range(2))), checkpoint_id=Path(folder, level))
 
 
 class OneBatch(FSDP):
-    @staticmethod
-    def batches() -> range:
-        return range(1)
+    batches = TP.batches
 
 
 def resume(folder: str, level: str) -> None:
@@ -520,31 +489,21 @@ def batch_norms() -> None:
     optimizer = adamw(model.parameters())
     amp.initialize(model, optimizer, opt_level="O2", loss_scale=1.0, verbosity=0)
     start = full(model[1].weight.detach()).clone()
-    with amp.scale_loss(loss_of(model, 0, 0), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    backward(loss_of(model, 0, 0), optimizer)
     optimizer.step()
     assert model[1].running_mean.dtype == torch.float32
     assert not torch.equal(full(model[1].weight.detach()), start)
 
 
-def wrong_order(shard: Callable[[nn.Sequential], None]) -> None:
-    model = net()
-    optimizer = adamw(model.parameters())
-    amp.initialize(model, optimizer, opt_level="O0", loss_scale="dynamic", verbosity=0)
-    shard(model)
-    with refused(RuntimeError, "expected fully_shard, parallelize_module and FullyShardedDataPara"):
-        amp.scale_loss(loss_of(model, 0, 0), optimizer)
-
-
-def flattened_after(level: str, original: bool) -> None:
-    """FullyShardedDataParallel after initialize."""
+def wrong_order(shard: Callable[[nn.Module], nn.Module | None], level: str = "O0") -> None:
+    """Sharded after initialize, in place or as another module."""
     model = net()
     optimizer = adamw(model.parameters())
     amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
-    flat = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=original)
+    model = shard(model) or model
     for _ in range(2):
         with refused(RuntimeError, "expected fully_shard, parallelize_module and FullyShardedData"):
-            amp.scale_loss(loss_of(flat, 0, 0), optimizer)
+            amp.scale_loss(loss_of(model, 0, 0), optimizer)
 
 
 def policies() -> None:
@@ -572,7 +531,8 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"order-{name}", functools.partial(wrong_order, kind.shard)
     for level, original in itertools.product(("O0", "O2"), (True, False)):
         name = f"order-{level}-{'original' if original else 'flat'}"
-        yield name, functools.partial(flattened_after, level, original)
+        shard = functools.partial(flat, use_orig_params=original)
+        yield name, functools.partial(wrong_order, shard, level)
     for kind in (FSDP, TP, PartlyTP):
         yield f"clipped-{kind.__name__}", functools.partial(clipped, kind)
     for level in ("O0", "O2"):
@@ -593,10 +553,8 @@ def cases_of_four() -> Iterator[tuple[str, Callable[[], None]]]:
     for kind, make in itertools.product((HSDP, FSDPOfTP), (sgd, adamw)):
         yield f"scaled-{kind.__name__}-{make.__name__}", functools.partial(scaled, kind, make)
         for level in ("O0", "O2"):
-            yield (
-                f"{kind.__name__}-{level}-{make.__name__}",
-                functools.partial(initialized, kind, make, level),
-            )
+            name = f"{kind.__name__}-{level}-{make.__name__}"
+            yield name, functools.partial(initialized, kind, make, level)
     for kind in (HSDP, PartlyHSDP, FSDPOfTP):
         yield f"clipped-{kind.__name__}", functools.partial(clipped, kind)
 
