@@ -38,8 +38,8 @@ class Net(nn.Module):
 
 
 MADE = (
-    "torchamp: {} has got a tensor that is not in {dtype}; make tensors in forward in the dtype of "
-    "an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
+    "torchamp: {} has got a tensor that is not in {{dtype}}; make tensors in forward in the dtype "
+    "of an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
 )
 LARGE = (
     "torchamp: 'block' (Block) computes in {dtype}, whose largest number is {largest:g}; write "
@@ -60,17 +60,17 @@ CASES = {
     "made": (
         lambda block, x: block.layer(torch.ones(3, 4)),
         lambda block, x: block.layer(torch.ones(3, 4, dtype=x.dtype, device=x.device)),
-        MADE.format("'block.layer' (Linear)", dtype="{dtype}"),
+        MADE.format("'block.layer' (Linear)"),
     ),
     "products": (
         lambda block, x: x @ torch.ones(4, 4),
         lambda block, x: x @ torch.ones(4, 4, dtype=x.dtype),
-        MADE.format("'block' (Block)", dtype="{dtype}"),
+        MADE.format("'block' (Block)"),
     ),
     "recurrent": (
         lambda block, x: block.lstm(x.float())[0],
         lambda block, x: block.lstm(x)[0],
-        MADE.format("'block.lstm' (LSTM)", dtype="{dtype}"),
+        MADE.format("'block.lstm' (LSTM)"),
     ),
     "unregistered": (
         lambda block, x: block.hidden[0](x),
@@ -100,15 +100,10 @@ def expected(note: str, level: str) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("level", DTYPES)
-def test_notes(level, case):
-    body, _, note = CASES[case]
-    assert note_of(initialized(level, Net(body))[0]) == expected(note, level)
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("level", DTYPES)
-def test_remedies(level, case):
-    model, _ = initialized(level, Net(CASES[case][1]))
+def test_notes_and_their_remedies(level, case):
+    raises, remedied, note = CASES[case]
+    assert note_of(initialized(level, Net(raises))[0]) == expected(note, level)
+    model, _ = initialized(level, Net(remedied))
     assert model(batch()[0]).dtype == torch.float32
 
 
@@ -231,18 +226,18 @@ def test_torchs_wordings_are_known(kind, op):
 
 @pytest.mark.parametrize("level", DTYPES)
 def test_a_module_that_was_replaced(level):
-    def replaced(net):
-        net.block.layer = nn.Linear(4, 4)
-        return net
-
-    assert note_of(replaced(initialized(level, Net())[0])) == expected(ADDED, level)
-    model, _ = initialized(level, replaced(Net()))
-    assert model(batch()[0]).dtype == torch.float32
+    model, _ = initialized(level, Net())
+    model.block.layer = nn.Linear(4, 4)
+    assert note_of(model) == expected(ADDED, level)
+    net = Net()
+    net.block.layer = nn.Linear(4, 4)
+    assert initialized(level, net)[0](batch()[0]).dtype == torch.float32
 
 
 def test_kept_modules_are_not_called_added():
     model, _ = initialized("O2", Net(lambda block, x: block.layer(x.half())), keep_fp32="block")
-    assert note_of(model) == MADE.format("'block.layer' (Linear)", dtype="torch.float32")
+    made = MADE.format("'block.layer' (Linear)")
+    assert note_of(model) == made.format(dtype="torch.float32")
 
 
 @pytest.mark.parametrize(
@@ -282,14 +277,9 @@ def test_a_parameter_that_a_forward_casts_is_named(level):
 def test_hooks_that_change_the_dtype_of_a_grad(level):
     model, optimizer = initialized(level, loss_scale=1.0)
     mask = torch.eye(*model.first.weight.shape)
-
-    def scaled_backward():
-        with amp.scale_loss(model(batch()[0]).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-
     hook = model.first.weight.register_hook(lambda grad: grad * mask)
     with pytest.raises(RuntimeError, match="has changed the type of value") as caught:
-        scaled_backward()
+        backward(model, optimizer)
     assert caught.value.__notes__ == [
         "torchamp: a hook of a tensor has to return its grad in the dtype that it came in, which "
         "is that of the tensor, and a mask or factor in float32 widens it; write "
@@ -297,7 +287,7 @@ def test_hooks_that_change_the_dtype_of_a_grad(level):
     ]
     hook.remove()
     model.first.weight.register_hook(lambda grad: grad * mask.to(grad.dtype))
-    scaled_backward()
+    backward(model, optimizer)
     grad = model.first.weight.grad
     assert torch.equal(grad * mask, grad) and grad.any()
 
