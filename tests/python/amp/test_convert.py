@@ -37,8 +37,8 @@ class Movable:
 
 
 class Batch(Movable):
-    def __init__(self, x, y=N, more=None):
-        self.x, self.y, self.more = x, y, more
+    def __init__(self, x, more=None):
+        self.x, self.more = x, more
 
 
 class Slotted(Movable):
@@ -113,6 +113,11 @@ class Frozen:
     x: torch.Tensor
 
 
+class Namespace(types.SimpleNamespace):
+    def __init__(self, x):
+        super().__init__(x=x)
+
+
 class Sealed(Movable):
     """As attrs.frozen makes it."""
 
@@ -168,6 +173,7 @@ def test_tensors():
         torch.Tensor,
         Record(N),
         Batch(N, more=[Record(N)]),
+        types.SimpleNamespace(n=N),
         Slotted(N),
         numpy.ones(2).view(Quantity),
         [1, "a", None],
@@ -205,6 +211,7 @@ def test_sets():
         collections.OrderedDict(x=X),
         collections.defaultdict(list, x=X),
         collections.UserDict(x=X),
+        types.MappingProxyType({"x": X}),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -218,11 +225,6 @@ def test_mappings_keep_type_and_keys(mapping):
 
 def test_mapping_keys_are_not_cast():
     assert next(iter(convert({X: X}, F16))) is X
-
-
-def test_an_immutable_mapping_is_replaced_by_a_new_one():
-    result = convert(types.MappingProxyType({"x": X}), F16)
-    assert isinstance(result, types.MappingProxyType) and result["x"].dtype == F16
 
 
 def test_iterators_stay_lazy():
@@ -239,28 +241,14 @@ def test_iterators_stay_lazy():
     assert [t.dtype for t in convert(map(torch.neg, [X]), F16)] == [F16]
 
 
-def dtype_of(value) -> torch.dtype:
-    return value.x.dtype
-
-
 @pytest.mark.parametrize(
-    "kind", [Batch, Slotted, Both, Delegating, Described, Record, Frozen, Sealed, Encoding]
+    "kind", [Batch, Slotted, Both, Delegating, Described, Record, Frozen, Sealed, Namespace]
 )
 def test_batches_are_copied(kind):
-    value = kind({"x": X}) if kind is Encoding else kind(X)
+    value = kind(X)
     result = convert(value, F16)
     assert type(result) is kind and result is not value
-    if kind is Encoding:
-        assert (result["x"].dtype, value["x"].dtype) == (F16, torch.float32)
-    else:
-        assert (dtype_of(result), dtype_of(value)) == (F16, torch.float32)
-
-
-def test_what_a_batch_has_beside_floats_is_shared():
-    labels, names = torch.tensor([1001, 2002]), ["a", "b"]
-    value = Batch(X, labels, names)
-    result = convert(value, F16)
-    assert result.y is value.y is labels and result.more is value.more is names
+    assert (result.x.dtype, value.x.dtype) == (F16, torch.float32)
 
 
 def test_all_kinds_of_slots():
@@ -274,9 +262,12 @@ def test_all_kinds_of_slots():
 
 
 def test_batches_in_batches():
-    value = Batch(N, more={"records": [Record(X), Frozen(N)]})
-    records = convert(value, F16).more["records"]
-    assert records[0].x.dtype == F16 and records[1] is value.more["records"][1]
+    """What has no floats is shared."""
+    value = Batch(N, more={"records": [Record(X), Frozen(N)], "names": ["a"]})
+    result = convert(value, F16)
+    first, second = result.more["records"]
+    assert first.x.dtype == F16 and second is value.more["records"][1]
+    assert result.x is N and result.more["names"] is value.more["names"]
 
 
 def test_batches_that_refer_to_each_other():
@@ -290,18 +281,11 @@ def test_batches_that_refer_to_each_other():
     assert convert(lonely, F16) is lonely
 
 
-def test_the_attributes_of_namespaces():
-    given = types.SimpleNamespace(logits=X, inner=types.SimpleNamespace(hidden=[X], count=N))
-    result = convert(given, F16)
-    assert result.logits.dtype == result.inner.hidden[0].dtype == F16 and result.inner.count is N
-    assert given.logits.dtype == X.dtype
-    unchanged = types.SimpleNamespace(count=N)
-    assert convert(unchanged, F16) is unchanged
-
-
 def test_attributes_beside_items_are_kept():
-    result = convert(Encoding({"x": X}, name="encoding"), F16)
-    assert result["x"].dtype == F16 and result.name == "encoding"
+    value = Encoding({"x": X}, name="encoding")
+    result = convert(value, F16)
+    assert (result["x"].dtype, value["x"].dtype) == (F16, torch.float32)
+    assert type(result) is Encoding and result.name == "encoding"
 
 
 def test_a_dataclass_that_is_a_mapping_keeps_both():
@@ -315,9 +299,3 @@ def test_packed_sequences():
     result = convert(packed, F16)
     assert type(result) is type(packed) and result.data.dtype == F16
     assert result.batch_sizes is packed.batch_sizes
-
-
-def test_nested():
-    result = convert({"a": [X, (N, {"b": X})]}, F16)
-    assert result["a"][0].dtype == F16 and result["a"][1][1]["b"].dtype == F16
-    assert result["a"][1][0] is N

@@ -20,6 +20,7 @@ class Block(nn.Module):
     def __init__(self, body):
         super().__init__()
         self.layer = nn.Linear(4, 4)
+        self.lstm = nn.LSTM(4, 4)
         self.body = body
         self.hidden = [nn.Linear(4, 4)]
 
@@ -36,15 +37,9 @@ class Net(nn.Module):
         return self.block(x)
 
 
-def assign(block, x):
-    x = x.clone()
-    x[torch.tensor([0])] = torch.ones(4)
-    return x
-
-
 MADE = (
-    "torchamp: {} has got a tensor that is not in {dtype}; make tensors in forward in the dtype of "
-    "an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
+    "torchamp: {} has got a tensor that is not in {{dtype}}; make tensors in forward in the dtype "
+    "of an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
 )
 LARGE = (
     "torchamp: 'block' (Block) computes in {dtype}, whose largest number is {largest:g}; write "
@@ -65,37 +60,17 @@ CASES = {
     "made": (
         lambda block, x: block.layer(torch.ones(3, 4)),
         lambda block, x: block.layer(torch.ones(3, 4, dtype=x.dtype, device=x.device)),
-        MADE.format("'block.layer' (Linear)", dtype="{dtype}"),
+        MADE.format("'block.layer' (Linear)"),
     ),
     "products": (
         lambda block, x: x @ torch.ones(4, 4),
         lambda block, x: x @ torch.ones(4, 4, dtype=x.dtype),
-        MADE.format("'block' (Block)", dtype="{dtype}"),
+        MADE.format("'block' (Block)"),
     ),
-    "batches of products": (
-        lambda block, x: torch.bmm(x[None], torch.ones(1, 4, 4)),
-        lambda block, x: torch.bmm(x[None], torch.ones(1, 4, 4, dtype=x.dtype)),
-        MADE.format("'block' (Block)", dtype="{dtype}"),
-    ),
-    "convolutions": (
-        lambda block, x: nn.functional.conv1d(x[None], torch.ones(1, 16, 1)),
-        lambda block, x: nn.functional.conv1d(x[None], torch.ones(1, 16, 1, dtype=x.dtype)),
-        MADE.format("'block' (Block)", dtype="{dtype}"),
-    ),
-    "norms": (
-        lambda block, x: torch.dot(x[0], torch.ones(4)),
-        lambda block, x: torch.dot(x[0], torch.ones(4, dtype=x.dtype)),
-        MADE.format("'block' (Block)", dtype="{dtype}"),
-    ),
-    "assigned": (
-        assign,
-        lambda block, x: x.index_fill(0, torch.tensor([0]), 1.0),
-        MADE.format("'block' (Block)", dtype="{dtype}"),
-    ),
-    "sparse products": (
-        lambda block, x: torch.sparse.mm(torch.eye(16).to_sparse(), x),
-        lambda block, x: torch.sparse.mm(torch.eye(16, dtype=x.dtype).to_sparse(), x),
-        MADE.format("'block' (Block)", dtype="{dtype}"),
+    "recurrent": (
+        lambda block, x: block.lstm(x.float())[0],
+        lambda block, x: block.lstm(x)[0],
+        MADE.format("'block.lstm' (LSTM)"),
     ),
     "unregistered": (
         lambda block, x: block.hidden[0](x),
@@ -112,7 +87,7 @@ CASES = {
 
 def note_of(model) -> str:
     """The one that an error in its forward has."""
-    with pytest.raises(RuntimeError) as raised:
+    with pytest.raises((RuntimeError, ValueError)) as raised:
         model(batch()[0])
     (note,) = raised.value.__notes__
     return note
@@ -125,15 +100,10 @@ def expected(note: str, level: str) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("level", DTYPES)
-def test_notes(level, case):
-    body, _, note = CASES[case]
-    assert note_of(initialized(level, Net(body))[0]) == expected(note, level)
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("level", DTYPES)
-def test_remedies(level, case):
-    model, _ = initialized(level, Net(CASES[case][1]))
+def test_notes_and_their_remedies(level, case):
+    raises, remedied, note = CASES[case]
+    assert note_of(initialized(level, Net(raises))[0]) == expected(note, level)
+    model, _ = initialized(level, Net(remedied))
     assert model(batch()[0]).dtype == torch.float32
 
 
@@ -154,21 +124,17 @@ def test_a_module_without_a_kernel(level):
 def test_an_op_without_a_kernel_in_the_models_own_forward(level):
     class Decomposes(nn.Linear):
         def forward(self, x):
-            return torch.linalg.qr(super().forward(self.before(x)))[1].to(x.dtype)
+            return torch.linalg.qr(super().forward(x))[1]
 
-        def before(self, x):
-            return x
-
-        def widened(self, x):
+    class Widens(nn.Linear):
+        def forward(self, x):
             return torch.linalg.qr(super().forward(x).float())[1].to(x.dtype)
 
-    model, _ = initialized(level, Decomposes(4, 4))
-    assert note_of(model) == (
+    assert note_of(initialized(level, Decomposes(4, 4))[0]) == (
         f"torchamp: the model (Decomposes) computes in {DTYPES[level]}, in which torch has no such "
         "kernel for the device; write op(x.float()).to(x.dtype) in its forward"
     )
-    Decomposes.forward = Decomposes.widened
-    assert initialized(level, Decomposes(4, 4))[0](batch()[0]).isfinite().all()
+    assert initialized(level, Widens(4, 4))[0](batch()[0]).isfinite().all()
 
 
 @pytest.mark.parametrize("level", ["O1", "O4"])
@@ -200,7 +166,7 @@ def test_under_autocast(level):
 
 HALF, SINGLE = torch.ones(4, 4, dtype=torch.float16), torch.ones(4, 4)
 BFLOAT = SINGLE.bfloat16()
-#: One op for each of torch's wordings that it still has.
+#: An op for each of torch's wordings that it still has, and those of other versions and devices.
 WORDINGS = {
     "no kernel": [
         lambda: torch.linalg.qr(HALF),
@@ -230,16 +196,32 @@ WORDINGS = {
         lambda: torch.baddbmm(HALF[None], SINGLE[None], SINGLE[None]),
         lambda: torch.lerp(HALF, SINGLE, 0.5),
         lambda: nn.LSTM(4, 4)(HALF),
+        lambda: nn.Linear(4, 4)(HALF),
+        lambda: nn.BatchNorm1d(4).half()(SINGLE),
+        lambda: HALF @ SINGLE,
+        lambda: torch.bmm(HALF[None], SINGLE[None]),
+        lambda: torch.dot(HALF[0], SINGLE[0]),
+        lambda: torch.sparse.mm(SINGLE.to_sparse(), HALF),
+        "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the "
+        "same",
+        "Input type (CPUBFloat16Type) and weight type (torch.FloatTensor) should be the same",
     ],
     "overflow": [lambda: HALF.masked_fill(HALF > 0, -1e9)],
+    "": [
+        "Input type (torch.HalfTensor) and weight type (torch.cuda.HalfTensor) should be the same",
+        "Expected all tensors to be on the same device, but found at least two devices",
+    ],
 }
 
 
 @pytest.mark.parametrize("kind, op", [(kind, op) for kind, ops in WORDINGS.items() for op in ops])
 def test_torchs_wordings_are_known(kind, op):
-    with pytest.raises((RuntimeError, ValueError, NotImplementedError)) as raised:
-        op()
-    assert _C.dtype_error(str(raised.value)) == kind
+    words = op
+    if callable(op):
+        with pytest.raises((RuntimeError, ValueError)) as raised:
+            op()
+        words = str(raised.value)
+    assert _C.dtype_error(words) == kind
 
 
 @pytest.mark.parametrize("level", DTYPES)
@@ -247,90 +229,26 @@ def test_a_module_that_was_replaced(level):
     model, _ = initialized(level, Net())
     model.block.layer = nn.Linear(4, 4)
     assert note_of(model) == expected(ADDED, level)
-
-
-@pytest.mark.parametrize("level", DTYPES)
-def test_its_remedy(level):
     net = Net()
     net.block.layer = nn.Linear(4, 4)
-    model, _ = initialized(level, net)
-    assert model(batch()[0]).dtype == torch.float32
-
-
-@pytest.mark.parametrize("level", DTYPES)
-def test_recurrent_modules(level):
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lstm = nn.LSTM(4, 3)
-
-        def forward(self, x):
-            return self.lstm(x.float())
-
-    model, _ = initialized(level, Recurrent())
-    with pytest.raises(ValueError) as raised:
-        model(batch()[0])
-    assert raised.value.__notes__ == [MADE.format("'lstm' (LSTM)", dtype=DTYPES[level])]
-
-
-def raising(message):
-    def body(block, x):
-        raise RuntimeError(message)
-
-    return body
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "mat1 and mat2 must have the same dtype, but got Float and Half",
-        "expected m1 and m2 to have the same dtype, but got: float != c10::Half",
-        "expected scalar type Half but found Float",
-        "mixed dtype (CPU): expect parameter to have scalar type of Float",
-        "Input type (c10::Half) and bias type (float) should be the same",
-        "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be "
-        "the same",
-        "Input type (CPUBFloat16Type) and weight type (torch.FloatTensor) should be the same",
-        "Index put requires the source and destination dtypes match, got Half for the destination "
-        "and Float for the source.",
-        "scatter(): Expected self.dtype to be equal to src.dtype",
-        "index_add_(): self (Half) and source (Float) must have the same scalar type",
-        "expected dtype c10::Half for `weight` but got dtype float",
-    ],
-)
-def test_torchs_words(message):
-    model, _ = initialized("O2", Net(raising(message)))
-    assert note_of(model) == expected(MADE.format("'block' (Block)", dtype="{dtype}"), "O2")
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Input type (torch.HalfTensor) and weight type (torch.cuda.HalfTensor) should be the same",
-        "Expected all tensors to be on the same device, but found at least two devices",
-    ],
-)
-def test_other_words_of_torchs(message):
-    model, _ = initialized("O2", Net(raising(message)))
-    with pytest.raises(RuntimeError) as raised:
-        model(batch()[0])
-    assert not hasattr(raised.value, "__notes__")
+    assert initialized(level, net)[0](batch()[0]).dtype == torch.float32
 
 
 def test_kept_modules_are_not_called_added():
     model, _ = initialized("O2", Net(lambda block, x: block.layer(x.half())), keep_fp32="block")
-    assert note_of(model) == MADE.format("'block.layer' (Linear)", dtype="torch.float32")
+    made = MADE.format("'block.layer' (Linear)")
+    assert note_of(model) == made.format(dtype="torch.float32")
 
 
-def test_no_note_at_o0():
-    model, _ = initialized("O0", Net(lambda block, x: x.double() @ torch.ones(4, 4)))
-    with pytest.raises(RuntimeError) as raised:
-        model(batch()[0])
-    assert not hasattr(raised.value, "__notes__")
-
-
-def test_no_note_on_other_errors():
-    model, _ = initialized("O2", Net(lambda block, x: x @ torch.ones(5, 4, dtype=x.dtype)))
+@pytest.mark.parametrize(
+    "level, body",
+    [
+        ("O0", lambda block, x: x.double() @ torch.ones(4, 4)),
+        ("O2", lambda block, x: x @ torch.ones(5, 4, dtype=x.dtype)),
+    ],
+)
+def test_no_note_at_o0_and_on_other_errors(level, body):
+    model, _ = initialized(level, Net(body))
     with pytest.raises(RuntimeError) as raised:
         model(batch()[0])
     assert not hasattr(raised.value, "__notes__")
@@ -359,14 +277,9 @@ def test_a_parameter_that_a_forward_casts_is_named(level):
 def test_hooks_that_change_the_dtype_of_a_grad(level):
     model, optimizer = initialized(level, loss_scale=1.0)
     mask = torch.eye(*model.first.weight.shape)
-
-    def scaled_backward():
-        with amp.scale_loss(model(batch()[0]).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-
     hook = model.first.weight.register_hook(lambda grad: grad * mask)
     with pytest.raises(RuntimeError, match="has changed the type of value") as caught:
-        scaled_backward()
+        backward(model, optimizer)
     assert caught.value.__notes__ == [
         "torchamp: a hook of a tensor has to return its grad in the dtype that it came in, which "
         "is that of the tensor, and a mask or factor in float32 widens it; write "
@@ -374,7 +287,7 @@ def test_hooks_that_change_the_dtype_of_a_grad(level):
     ]
     hook.remove()
     model.first.weight.register_hook(lambda grad: grad * mask.to(grad.dtype))
-    scaled_backward()
+    backward(model, optimizer)
     grad = model.first.weight.grad
     assert torch.equal(grad * mask, grad) and grad.any()
 

@@ -7,6 +7,7 @@ import abc
 import contextlib
 import copy
 import math
+import operator
 import pickle
 import typing
 import warnings
@@ -125,24 +126,29 @@ def assert_masters(model: nn.Module, plain: nn.Module) -> None:
         torch.testing.assert_close(values[name], expected, rtol=1e-5, atol=1e-6)
 
 
-def grads_of(model: nn.Module, optimizer: typing.Any, plain: nn.Module) -> Iterator[int]:
+def grads_of(model: nn.Module, optimizer: typing.Any, plain: nn.Module) -> Iterator[None]:
     """Yields where both models have the same grads, which are to be stepped."""
     for seed in range(3):
         optimizer.zero_grad()
         backward(model, optimizer, seed)
         give_grads(model, plain)
-        yield seed
+        yield
         assert_masters(model, plain)
+
+
+def stepped(level: str, make: Callable) -> tuple:
+    """The model and optimizer after steps that are those of float32, and the float32 optimizer."""
+    model, optimizer, plain, other = pair(level, make)
+    for _ in grads_of(model, optimizer, plain):
+        optimizer.step()
+        other.step()
+    return model, optimizer, other
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_classes_are_the_users(level, kind):
-    make = lambda m: kind(m.parameters(), lr=0.1, momentum=0.5)  # noqa: E731
-    model, optimizer, plain, other = pair(level, make)
-    for _ in grads_of(model, optimizer, plain):
-        optimizer.step()
-        other.step()
+    _, optimizer, other = stepped(level, lambda m: kind(m.parameters(), lr=0.1, momentum=0.5))
     assert type(optimizer) is kind and repr(optimizer) == repr(other)
     assert b"torchamp" not in pickle.dumps(optimizer)
 
@@ -153,22 +159,17 @@ def test_groups_and_states_have_the_model_s_parameters(level, make):
     model, optimizer = initialized(level, linear_net(), make)
     weights = list(model.parameters())
     for seed in range(2):
-        backward(model, optimizer, seed)
-        optimizer.step()
+        train_step(model, optimizer, seed)
         held = optimizer.param_groups[0]["params"]
-        assert all(a is b for a, b in zip(held, weights)) and list(optimizer.state) == weights
+        assert all(map(operator.is_, held, weights)) and list(optimizer.state) == weights
     assert optimizer.state[weights[0]]["exp_avg"].dtype == torch.float32
     assert weights[0] in set(held) and optimizer.state_dict()["state"].keys() == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_its_own_list_ids_and_attributes(level):
-    make = lambda m: OwnList(m.parameters(), lr=0.1)  # noqa: E731
-    model, optimizer, plain, other = pair(level, make)
-    for _ in grads_of(model, optimizer, plain):
-        optimizer.step()
-        other.step()
-        assert model[0].weight.dtype != torch.float32
+    model, _, _ = stepped(level, lambda m: OwnList(m.parameters(), lr=0.1))
+    assert model[0].weight.dtype != torch.float32
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
@@ -186,9 +187,7 @@ def test_methods_beside_step(level):
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_an_overflow_within_a_wrapper_changes_nothing(level):
-    model = linear_net()
-    optimizer = SAM(model)
-    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    model, optimizer = initialized(level, linear_net(), SAM)
     for factor in (1.0, math.inf):
         before = [master.clone() for master in amp.master_params(optimizer)]
         for step in (optimizer.first_step, optimizer.second_step):
@@ -236,8 +235,7 @@ def test_states_made_in_16_bits(level):
 @pytest.mark.parametrize("make", [adam, fused_adam])
 def test_a_copy_without_its_model_tells_so_once(make):
     model, optimizer = initialized("O5", linear_net(), make)
-    backward(model, optimizer)
-    optimizer.step()
+    train_step(model, optimizer)
     twin = copy.deepcopy(optimizer)
     for param in twin.param_groups[0]["params"]:
         param.grad = torch.zeros_like(param)
@@ -289,8 +287,8 @@ def test_a_fused_optimizer_with_a_step_of_its_own(level):
             return super().step(closure)
 
     net, found = linear_net(), []
-    for kind in (optimizers.FusedAdam, Own):
-        made = initialized(level, copy.deepcopy(net), lambda m, kind=kind: kind(m.parameters()))
+    for make in (fused_adam, lambda m: Own(m.parameters(), lr=0.01)):
+        made = initialized(level, copy.deepcopy(net), make)
         for seed in range(2):
             train_step(*made, seed)
         found.append(everything(*made))

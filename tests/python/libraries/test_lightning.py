@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import warnings
@@ -14,7 +15,9 @@ from torch import nn
 
 from torchamp import amp, optimizers
 
-pytest.importorskip("lightning", reason="lightning is not installed: the plugin is not tested")
+pl = pytest.importorskip(
+    "lightning.pytorch", reason="lightning is not installed: the plugin is not tested"
+)
 
 STEPS = 6
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -25,21 +28,27 @@ MAKERS = {
 
 
 class Batches(torch.utils.data.IterableDataset):
+    def __init__(self, first):
+        self.first = first
+
     def __iter__(self):
-        return map(batch, range(100))
+        return map(batch, range(self.first, 100))
 
 
-def modules(package: str = "lightning.pytorch"):
-    """Lightning, and torchamp's module for it."""
-    name = "lightning" if package == "lightning.pytorch" else package
-    return importlib.import_module(package), importlib.import_module(f"torchamp.{name}")
+def loader(first=0):
+    return torch.utils.data.DataLoader(Batches(first), batch_size=None)
 
 
-def module_of(pl, make=MAKERS["sgd"], bad_step=None, net=None):
-    class Module(pl.LightningModule):
+def plugin(package: str = PACKAGES[0]):
+    """torchamp's AmpPrecision for one of Lightning's packages."""
+    return importlib.import_module(f"torchamp.{package.partition('.')[0]}").AmpPrecision
+
+
+def module_of(make=MAKERS["sgd"], bad_step=None, package=PACKAGES[0]):
+    class Module(importlib.import_module(package).LightningModule):
         def __init__(self):
             super().__init__()
-            self.net = Net() if net is None else net
+            self.net = Net()
             self.criterion = nn.CrossEntropyLoss(weight=torch.ones(3))
             self.dtypes = set()
 
@@ -61,17 +70,21 @@ def infinite(grad: torch.Tensor) -> torch.Tensor:
     return torch.full_like(grad, torch.inf)
 
 
-def trainer_of(pl, precision, folder, steps: int = STEPS, **options):
-    options = {"max_steps": steps, "enable_checkpointing": False, **options}
-    return pl.Trainer(
-        plugins=[precision],
+def fit(module, level, folder, steps=STEPS, package=PACKAGES[0], first=0, file=None, **options):
+    """Trains from batch `first` on, and from a checkpoint if one is given; returns the trainer."""
+    options = {"enable_checkpointing": False, **options}
+    trainer = importlib.import_module(package).Trainer(
+        plugins=[plugin(package)(level, loss_scale="dynamic", verbosity=0)],
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
+        max_steps=steps,
         **options,
     )
+    trainer.fit(module, loader(first), ckpt_path=file, weights_only=False)
+    return trainer
 
 
 @pytest.fixture(autouse=True)
@@ -81,18 +94,14 @@ def _quiet():
         yield
 
 
-def loader():
-    return torch.utils.data.DataLoader(Batches(), batch_size=None)
-
-
-def by_hand(level, make, *, steps=STEPS, clip=None, every=1, bad_step=None, **options):
+def by_hand(level, make, *, clip=None, every=1, bad_step=None):
     """The float32 weights of a loop with torchamp.Amp."""
     torch.manual_seed(0)
     net = Net()
     optimizer = make(net.parameters())
-    net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0, **options)
+    amp.initialize(net, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
     optimizer.zero_grad()
-    for index in range(steps * every):
+    for index in range(STEPS * every):
         x, target = batch(index)
         outputs = net(x)
         if index == bad_step:
@@ -119,14 +128,12 @@ def assert_same(states, others) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 @pytest.mark.parametrize("level", LEVELS)
 def test_trains_as_a_loop_does(package, level, tmp_path):
-    pl, ours = modules(package)
     torch.manual_seed(0)
-    module = module_of(pl, bad_step=2)
-    precision = ours.AmpPrecision(level, loss_scale="dynamic", verbosity=0)
-    trainer_of(pl, precision, tmp_path).fit(module, loader())
-    weights, scales = by_hand(level, MAKERS["sgd"], bad_step=2, loss_scale="dynamic")
+    module = module_of(bad_step=2, package=package)
+    trainer = fit(module, level, tmp_path, package=package)
+    weights, scales = by_hand(level, MAKERS["sgd"], bad_step=2)
     assert_same(module.net.state_dict(), weights)
-    assert precision.state_dict() == scales != {}
+    assert trainer.precision_plugin.state_dict() == scales != {}
     assert type(module.net) is Net and not torch.is_autocast_enabled("cpu")
     dtype = {"O2": torch.float16, "O3": torch.float16, "O5": torch.bfloat16}.get(level)
     assert {weight for weight, _ in module.dtypes} == {dtype or torch.float32}
@@ -142,18 +149,11 @@ CLIPS = {
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_clips_and_accumulates(level, make, how, tmp_path):
-    pl, ours = modules()
     clip, bound = CLIPS[how]
     torch.manual_seed(0)
-    module = module_of(pl, make, bad_step=4)
-    trainer_of(
-        pl,
-        ours.AmpPrecision(level, verbosity=0),
-        tmp_path,
-        accumulate_grad_batches=3,
-        gradient_clip_val=bound,
-        gradient_clip_algorithm=how,
-    ).fit(module, loader())
+    module = module_of(make, bad_step=4)
+    clipping = {"gradient_clip_val": bound, "gradient_clip_algorithm": how}
+    fit(module, level, tmp_path, accumulate_grad_batches=3, **clipping)
     weights, _ = by_hand(level, make, clip=clip, every=3, bad_step=4)
     assert_same(module.net.state_dict(), weights)
     unclipped, _ = by_hand(level, make, every=3, bad_step=4)
@@ -163,33 +163,19 @@ def test_clips_and_accumulates(level, make, how, tmp_path):
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("level", ["O1", "O2", "O5"])
 def test_a_resumed_run_goes_on_bit_for_bit(level, make, tmp_path):
-    pl, ours = modules()
-    run = str(tmp_path / "run.ckpt")
+    run = tmp_path / "step=4.ckpt"
+    keeps = pl.callbacks.ModelCheckpoint(
+        tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1
+    )
 
-    def fit(steps: int, file=None, save=False):
+    def trained(**options):
         torch.manual_seed(0)
-        module = module_of(pl, make, bad_step=2)
-        callbacks = [SaveAt(4, run)] if save else []
-        trainer = trainer_of(
-            pl,
-            ours.AmpPrecision(level, loss_scale="dynamic", verbosity=0),
-            tmp_path,
-            steps,
-            callbacks=callbacks,
-        )
-        trainer.fit(module, resumed_loader(trainer), ckpt_path=file, weights_only=False)
+        module = module_of(make, bad_step=2)
+        trainer = fit(module, level, tmp_path, steps=8, **options)
         return module.net.state_dict(), trainer.precision_plugin.state_dict()
 
-    class SaveAt(pl.Callback):
-        def __init__(self, step, file):
-            self.step, self.file = step, file
-
-        def on_train_batch_end(self, trainer, *_):
-            if trainer.global_step == self.step:
-                trainer.save_checkpoint(self.file)
-
-    whole, scales = fit(8, save=True)
-    resumed, resumed_scales = fit(8, run)
+    whole, scales = trained(callbacks=[keeps], enable_checkpointing=True)
+    resumed, resumed_scales = trained(first=4, file=run)
     assert_same(resumed, whole)
     assert resumed_scales == scales
     saved = torch.load(run, weights_only=False)
@@ -197,21 +183,9 @@ def test_a_resumed_run_goes_on_bit_for_bit(level, make, tmp_path):
     assert any(saved["AmpPrecision"])
 
 
-def resumed_loader(trainer):
-    """Batches from the trainer's step on."""
-
-    class Rest(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return map(batch, range(trainer.global_step, 100))
-
-    return torch.utils.data.DataLoader(Rest(), batch_size=None)
-
-
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_manual_optimization_of_two_optimizers(level, make, tmp_path):
-    pl, ours = modules()
-
     class Module(pl.LightningModule):
         def __init__(self):
             super().__init__()
@@ -230,13 +204,8 @@ def test_manual_optimization_of_two_optimizers(level, make, tmp_path):
 
     torch.manual_seed(0)
     module = Module()
-    starts = [{k: v.clone() for k, v in net.state_dict().items()} for net in module.nets]
-    precision = ours.AmpPrecision(level, verbosity=0)
-    trainer_of(pl, precision, tmp_path, steps=2 * STEPS).fit(module, loader())
-    nets = []
-    for start in starts:
-        nets.append(Net())
-        nets[-1].load_state_dict(start)
+    nets = list(copy.deepcopy(module.nets))
+    fit(module, level, tmp_path, steps=2 * STEPS)
     both = [make(net.parameters()) for net in nets]
     amp.initialize(nets, both, opt_level=level, verbosity=0)
     for index in range(STEPS):
@@ -254,7 +223,6 @@ def test_manual_optimization_of_two_optimizers(level, make, tmp_path):
 
 def test_layers_that_are_the_modules_own(tmp_path):
     """Calls of them cast, with self(x) and without."""
-    pl, ours = modules()
 
     class Module(pl.LightningModule):
         def __init__(self):
@@ -274,30 +242,25 @@ def test_layers_that_are_the_modules_own(tmp_path):
             return MAKERS["sgd"](self.parameters())
 
     module = Module()
-    trainer_of(pl, ours.AmpPrecision("O2", verbosity=0), tmp_path).fit(module, loader())
+    fit(module, "O2", tmp_path)
     assert not torch.equal(module.gain, torch.ones(3))
 
 
 def test_an_exception_gives_the_model_back(tmp_path):
-    pl, ours = modules()
-
     class Stop(pl.Callback):
         def on_after_backward(self, trainer, pl_module):
             raise ValueError("stop")
 
-    module = module_of(pl)
-    trainer = trainer_of(pl, ours.AmpPrecision("O1", verbosity=0), tmp_path, callbacks=[Stop()])
+    module = module_of()
     with pytest.raises(ValueError, match="stop"):
-        trainer.fit(module, loader())
+        fit(module, "O1", tmp_path, callbacks=[Stop()])
     assert type(module.net) is Net and not torch.is_autocast_enabled("cpu")
 
 
 def test_a_second_fit_keeps_the_loss_scale(tmp_path):
-    pl, ours = modules()
-    module = module_of(pl, bad_step=2)
-    precision = ours.AmpPrecision("O2", verbosity=0)
-    trainer = trainer_of(pl, precision, tmp_path)
-    trainer.fit(module, loader())
+    module = module_of(bad_step=2)
+    trainer = fit(module, "O2", tmp_path)
+    precision = trainer.precision_plugin
     scales = precision.state_dict()
     trainer.fit_loop.epoch_loop.max_steps = STEPS + 1
     trainer.fit(module, loader())
@@ -307,22 +270,19 @@ def test_a_second_fit_keeps_the_loss_scale(tmp_path):
 
 
 def test_a_step_without_a_loss_is_none(tmp_path):
-    pl, ours = modules()
-    module = module_of(pl)
+    module = module_of()
     module.training_step = lambda *_: None
     before = {name: value.clone() for name, value in module.net.state_dict().items()}
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="step: expected grads")
-        trainer = trainer_of(pl, ours.AmpPrecision("O2", verbosity=0), tmp_path, 2, max_epochs=1)
-        trainer.fit(module, loader())
+        fit(module, "O2", tmp_path, steps=2, max_epochs=1)
     assert_same(module.net.state_dict(), before)
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("bad_step", [0, 2])
 def test_a_schedule_can_count_the_steps_taken(make, bad_step, tmp_path):
-    pl, ours = modules()
-    module, rates = module_of(pl, make, bad_step=bad_step), []
+    module, rates = module_of(make, bad_step), []
 
     def configure_optimizers():
         optimizer = make(module.parameters())
@@ -335,26 +295,23 @@ def test_a_schedule_can_count_the_steps_taken(make, bad_step, tmp_path):
         rates.append(scheduler.last_epoch)
 
     module.configure_optimizers, module.lr_scheduler_step = configure_optimizers, lr_scheduler_step
-    trainer_of(pl, ours.AmpPrecision("O2", verbosity=0), tmp_path, 4).fit(module, loader())
+    fit(module, "O2", tmp_path, steps=4)
     assert rates == {0: [0, 1, 2, 3], 2: [1, 2, 2, 3]}[bad_step]
 
 
 @mock.patch.dict(os.environ)  # Lightning leaves the rank in it, which Accelerate finds
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_data_parallel_trains_where_the_model_is_not_cast(level, tmp_path):
-    pl, ours = modules()
-    module = module_of(pl)
-    trainer = trainer_of(pl, ours.AmpPrecision(level, verbosity=0), tmp_path, strategy="ddp")
+    module = module_of()
     if level == "O1":
-        trainer.fit(module, loader())
+        fit(module, level, tmp_path, strategy="ddp")
         assert type(module.net) is Net
     else:
         with pytest.raises(RuntimeError, match="AmpPrecision: expected opt_level O0, O1 or O4 wi"):
-            trainer.fit(module, loader())
+            fit(module, level, tmp_path, strategy="ddp")
     torch.distributed.destroy_process_group()
 
 
 def test_wrong_options_raise_at_once():
-    _, ours = modules()
     with pytest.raises(RuntimeError, match="opt_level"):
-        ours.AmpPrecision("O7")
+        plugin()("O7")

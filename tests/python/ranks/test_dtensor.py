@@ -47,27 +47,14 @@ TOLERANCE = 2e-7
 #: The same for ops in 16 bits, relative to the update; a step is a quarter of it.
 RELATIVE_TOLERANCE = {"O1": 0.03, "O2": 0.03, "O4": 0.08, "O5": 0.08}
 LOW = {"O2": torch.float16, "O5": torch.bfloat16}
-Make = Callable[..., torch.optim.Optimizer]
-
-
-def sgd(params) -> torch.optim.Optimizer:
-    return optimizers.FusedSGD(params, lr=0.125, momentum=0.5)
-
-
-def adamw(params) -> torch.optim.Optimizer:
-    return optimizers.FusedAdamW(params, lr=0.01)
-
-
-def adagrad(params) -> torch.optim.Optimizer:
-    return optimizers.FusedAdagrad(params, lr=0.01)
-
-
-def torch_sgd(params) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=0.125, momentum=0.5)
-
-
-def torch_fused(params) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(params, lr=0.01, fused=True)
+adamw = functools.partial(optimizers.FusedAdamW, lr=0.01)
+MAKERS = {
+    "sgd": functools.partial(optimizers.FusedSGD, lr=0.125, momentum=0.5),
+    "adamw": adamw,
+    "adagrad": functools.partial(optimizers.FusedAdagrad, lr=0.01),
+    "torch_sgd": functools.partial(torch.optim.SGD, lr=0.125, momentum=0.5),
+    "torch_fused": functools.partial(torch.optim.AdamW, lr=0.01, fused=True),
+}
 
 
 def net() -> nn.Sequential:
@@ -82,9 +69,9 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x.sum(1) > 0).long()
 
 
-def loss_of(model: nn.Module, step: int, rank: int) -> torch.Tensor:
+def loss_of(model: nn.Module, step: int, rank: int, dtype=torch.float32) -> torch.Tensor:
     x, target = batch(step, rank)
-    return nn.functional.cross_entropy(model(x).float(), target)
+    return nn.functional.cross_entropy(model(x.to(dtype)).float(), target)
 
 
 def mesh() -> DeviceMesh:
@@ -99,18 +86,16 @@ def two_axes() -> DeviceMesh:
 class FSDP:
     """Another batch on each rank. The first layer is gathered by itself."""
 
-    @staticmethod
-    def shard(model: nn.Sequential, level: str = "O0") -> None:
+    mesh = staticmethod(mesh)
+
+    @classmethod
+    def shard(cls, model: nn.Sequential, level: str = "O0") -> None:
         for module in (model[0], model):
-            fully_shard(module, mesh=mesh(), mp_policy=amp.fsdp_policy(level))
+            fully_shard(module, mesh=cls.mesh(), mp_policy=amp.fsdp_policy(level))
 
     @staticmethod
-    def batches() -> range:
-        return range(distributed.get_world_size())
-
-    @staticmethod
-    def own_batch() -> int:
-        return distributed.get_rank()
+    def batches() -> int:
+        return distributed.get_world_size()
 
 
 class TP:
@@ -126,21 +111,14 @@ class TP:
         parallelize_module(model, mesh(), plan)
 
     @staticmethod
-    def batches() -> range:
-        return range(1)
-
-    @staticmethod
-    def own_batch() -> int:
-        return 0
+    def batches() -> int:
+        return 1
 
 
 class HSDP(FSDP):
     """Shards within two groups of ranks, each of which has all shards."""
 
-    @staticmethod
-    def shard(model: nn.Sequential, level: str = "O0") -> None:
-        for module in (model[0], model):
-            fully_shard(module, mesh=two_axes(), mp_policy=amp.fsdp_policy(level))
+    mesh = staticmethod(two_axes)
 
 
 class PartlyHSDP(FSDP):
@@ -163,12 +141,8 @@ class FSDPOfTP(FSDP):
         fully_shard(model, mesh=outer, mp_policy=amp.fsdp_policy(level))
 
     @staticmethod
-    def batches() -> range:
-        return range(distributed.get_world_size() // 2)
-
-    @staticmethod
-    def own_batch() -> int:
-        return distributed.get_rank() // 2
+    def batches() -> int:
+        return distributed.get_world_size() // 2
 
 
 class PartlyTP(TP):
@@ -178,6 +152,10 @@ class PartlyTP(TP):
     def shard(model: nn.Sequential, level: str = "O0") -> None:
         whole = ColwiseParallel(output_layouts=Replicate())
         parallelize_module(model, mesh(), {"0": whole, "3": whole})
+
+
+def own_batch(kind) -> int:
+    return distributed.get_rank() * kind.batches() // distributed.get_world_size()
 
 
 def spoil(model: nn.Module) -> None:
@@ -199,14 +177,12 @@ def compare(model: nn.Module, expected: list[torch.Tensor], tolerance: float) ->
         assert difference <= tolerance, f"{name} is {difference} from one process"
 
 
-def oracle(
-    kind, make: Make, steps=range(STEPS), max_norm=None, dtype=torch.float32
-) -> list[torch.Tensor]:
+def oracle(kind, make: str, steps=range(STEPS), dtype=torch.float32) -> list[torch.Tensor]:
     """One process, on all batches, with float32 masters by hand; it leaves the overflow out. O1 and
     O4 cast its ops too, which are those of the thread."""
     model = net()
     masters = [param.detach().clone() for param in model.parameters()]
-    optimizer = make(masters)
+    optimizer = MAKERS[make](masters)
     model.to(dtype)
     for step in steps:
         if step == OVERFLOW[0]:
@@ -214,55 +190,46 @@ def oracle(
         with torch.no_grad():
             for param, master in zip(model.parameters(), masters):
                 param.copy_(master)
-        losses = [run_in(dtype, model, step, rank) for rank in kind.batches()]
+        losses = [loss_of(model, step, rank, dtype) for rank in range(kind.batches())]
         loss = sum(losses) / len(losses)
         grads = torch.autograd.grad(1024 * loss, list(model.parameters()))
         for master, grad in zip(masters, grads):
             master.grad = grad.float() / 1024
-        if max_norm is not None:
-            torch.nn.utils.clip_grad_norm_(masters, max_norm)
         optimizer.step()
     return masters
 
 
-def run_in(dtype: torch.dtype, model: nn.Module, step: int, rank: int) -> torch.Tensor:
-    x, target = batch(step, rank)
-    return nn.functional.cross_entropy(model(x.to(dtype)).float(), target)
-
-
-def scaled(kind, make: Make) -> None:
+def scaled(kind, make: str) -> None:
     """torchamp.GradScaler."""
     model = net()
     kind.shard(model)
-    optimizer = make(model.parameters())
-    scaler = torchamp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = MAKERS[make](model.parameters())
+    train_by(torchamp.GradScaler("cpu", init_scale=1024.0), kind, model, optimizer)
+    compare(model, oracle(kind, make), 0.0 if (kind, make) == (FSDP, "sgd") else TOLERANCE)
+
+
+def train_by(scaler: torch.amp.GradScaler, kind, model: nn.Module, optimizer) -> None:
     for step in range(STEPS):
         optimizer.zero_grad()
-        scaler.scale(loss_of(model, step, kind.own_batch())).backward()
+        scaler.scale(loss_of(model, step, own_batch(kind))).backward()
         if (step, distributed.get_rank()) == OVERFLOW:
             spoil(model)
         scaler.step(optimizer)
         scaler.update()
     assert scaler.get_scale() == 512.0, "an overflow of one rank's shard skips on all"
-    compare(model, oracle(kind, make), 0.0 if (kind, make) == (FSDP, sgd) else TOLERANCE)
+
+
+def flat(model: nn.Module, use_orig_params: bool) -> nn.Module:
+    cpu = torch.device("cpu")
+    return FullyShardedDataParallel(model, device_id=cpu, use_orig_params=use_orig_params)
 
 
 def flattened(make_scaler: Callable[[], torch.amp.GradScaler], use_orig_params: bool) -> None:
     """FullyShardedDataParallel's parameters, with a scaler whose ranks agree."""
-    cpu = torch.device("cpu")
-    model = FullyShardedDataParallel(net(), device_id=cpu, use_orig_params=use_orig_params)
-    optimizer = adamw(model.parameters())
-    scaler = make_scaler()
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(model, step, distributed.get_rank())).backward()
-        if (step, distributed.get_rank()) == OVERFLOW:
-            spoil(model)
-        scaler.step(optimizer)
-        scaler.update()
-    assert scaler.get_scale() == 512.0, "an overflow of one rank's shard skips on all"
+    model = flat(net(), use_orig_params)
+    train_by(make_scaler(), FSDP, model, adamw(model.parameters()))
     with FullyShardedDataParallel.summon_full_params(model):
-        compare(model, oracle(FSDP, adamw), TOLERANCE)
+        compare(model, oracle(FSDP, "adamw"), TOLERANCE)
 
 
 def sharded_scaler() -> torch.amp.GradScaler:
@@ -275,7 +242,7 @@ def own_scaler() -> torch.amp.GradScaler:
 
 
 def flattened_refusals() -> None:
-    model = FullyShardedDataParallel(net(), device_id=torch.device("cpu"), use_orig_params=True)
+    model = flat(net(), use_orig_params=True)
     optimizer = adamw(model.parameters())
     scaler = torchamp.GradScaler("cpu")
     scaler.scale(loss_of(model, 0, 0)).backward()
@@ -288,30 +255,38 @@ def flattened_refusals() -> None:
         amp.initialize(model, optimizer, opt_level="O1", verbosity=0)
 
 
-def initialized(kind, make: Make, level: str, max_norm: float | None = None) -> None:
-    """initialize and scale_loss, two micro-batches a step."""
+def started(kind, make: str, level: str, unskipped: int = 0):
     model = net()
     kind.shard(model, level)
-    optimizer = make(model.parameters())
+    optimizer = MAKERS[make](model.parameters())
     amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
-    amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 0}})
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": unskipped}})
+    return model, optimizer
+
+
+def backward(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+
+
+def initialized(kind, make: str, level: str) -> None:
+    """initialize and scale_loss, two micro-batches a step."""
+    model, optimizer = started(kind, make, level)
     for step in range(STEPS):
         optimizer.zero_grad()
         for _ in range(2):
-            loss = loss_of(model, step, kind.own_batch()) / 2
+            loss = loss_of(model, step, own_batch(kind)) / 2
             with amp.scale_loss(loss, optimizer) as scaled_loss:
                 scaled_loss.backward()
                 if (step, distributed.get_rank()) == OVERFLOW:
                     spoil(model)
-        if max_norm is not None:
-            amp.clip_grad_norm_(optimizer, max_norm)
         optimizer.step()
     assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 256.0, "two backwards overflowed"
     assert all(param.dtype == torch.float32 for param in model.parameters())
-    expected = oracle(kind, make, max_norm=max_norm, dtype=LOW.get(level, torch.float32))
+    expected = oracle(kind, make, dtype=LOW.get(level, torch.float32))
     check_training(model, expected, level)
     amp.release(model)
-    loss_of(model, STEPS, kind.own_batch()).backward()
+    loss_of(model, STEPS, own_batch(kind)).backward()
     optimizer.step()
 
 
@@ -327,14 +302,10 @@ def check_training(model: nn.Module, expected: list[torch.Tensor], level: str) -
 
 def monitored() -> None:
     """The Monitor measures the grads of this rank's shards."""
-    model = net()
-    FSDP.shard(model, "O4")
-    optimizer = sgd(model.parameters())
-    amp.initialize(model, optimizer, opt_level="O4", verbosity=0)
+    model, optimizer = started(FSDP, "sgd", "O4")
     logged: list[dict[str, float]] = []
     with amp.Monitor(optimizer, lambda values, step: logged.append(values)):
-        with amp.scale_loss(loss_of(model, 0, FSDP.own_batch()), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(loss_of(model, 0, own_batch(FSDP)), optimizer)
         norms = [param.grad.to_local().norm() for param in model.parameters()]
         optimizer.step()
     assert logged[0]["amp/grad_norm"] == pytest.approx(float(torch.stack(norms).norm()))
@@ -342,48 +313,40 @@ def monitored() -> None:
 
 def unsynced(level: str) -> None:
     """fully_shard leaves grads to each rank, and reduces those of two micro-batches together."""
-    model = net()
-    FSDP.shard(model, level)
-    optimizer = sgd(model.parameters())
-    amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
     # The scale grows at the next update: were that between the micro-batches, their scales differ.
-    amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 1999}})
+    model, optimizer = started(FSDP, "sgd", level, unskipped=1999)
     for step in range(2):
         optimizer.zero_grad()
         for micro in range(2):
             model.set_requires_gradient_sync(micro == 1)
-            loss = loss_of(model, step, distributed.get_rank()) / 2
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            backward(loss_of(model, step, distributed.get_rank()) / 2, optimizer)
         optimizer.step()
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 2048.0, "unskipped": 1}
-    check_training(
-        model, oracle(FSDP, sgd, steps=range(2), dtype=LOW.get(level, torch.float32)), level
-    )
+    expected = oracle(FSDP, "sgd", steps=range(2), dtype=LOW.get(level, torch.float32))
+    check_training(model, expected, level)
 
 
 def clipped(kind) -> None:
     """The norm is that of one process, whoever has which part of it."""
-    model = net()
-    kind.shard(model)
-    optimizer = torch_sgd(model.parameters())
-    amp.initialize(model, optimizer, opt_level="O0", loss_scale="dynamic", verbosity=0)
-    with amp.scale_loss(loss_of(model, 0, kind.own_batch()), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    model, optimizer = started(kind, "torch_sgd", "O0")
+    backward(loss_of(model, 0, own_batch(kind)), optimizer)
     whole = net()
-    losses = [loss_of(whole, 0, rank) for rank in kind.batches()]
+    losses = [loss_of(whole, 0, rank) for rank in range(kind.batches())]
     (sum(losses) / len(losses)).backward()
     wanted = torch.nn.utils.clip_grad_norm_(whole.parameters(), 0.01)
     norm = amp.clip_grad_norm_(optimizer, 0.01)
     assert abs(norm - wanted) <= 1e-6 * wanted
-    for param, expected in zip(model.parameters(), whole.parameters()):
-        assert torch.allclose(full(param.grad), expected.grad, rtol=1e-5, atol=1e-9)
+    compare_grads(model, whole)
     amp.clip_grad_value_(optimizer, 1e-4)
-    for param, expected in zip(model.parameters(), whole.parameters()):
-        clamped = expected.grad.clamp(-1e-4, 1e-4)
-        assert torch.allclose(full(param.grad), clamped, rtol=1e-5, atol=1e-9)
+    torch.nn.utils.clip_grad_value_(whole.parameters(), 1e-4)
+    compare_grads(model, whole)
     with pytest.raises(ValueError, match="expected norm_type to be 2 with DTensors, where"):
         amp.clip_grad_norm_(optimizer, 0.01, float("inf"))
+
+
+def compare_grads(model: nn.Module, whole: nn.Module) -> None:
+    for param, expected in zip(model.parameters(), whole.parameters()):
+        assert torch.allclose(full(param.grad), expected.grad, rtol=1e-5, atol=1e-9)
 
 
 def states() -> None:
@@ -417,44 +380,34 @@ RESUMED = ("O0", "O2")
 def trained(level: str, steps: range, file: Path | None = None):
     """Trains at `level`, from a distributed checkpoint if one is given; every rank has all
     batches."""
-    model = net()
-    FSDP.shard(model, level)
-    optimizer = adamw(model.parameters())
-    amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
+    model, optimizer = started(FSDP, "adamw", level)
     if file is not None:
-        load(model, optimizer, file)
+        saved = state_of(model, optimizer)
+        checkpoint.load(saved, checkpoint_id=file)
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=saved["model"],
+            optim_state_dict=saved["optimizer"],
+        )
     for step in steps:
         optimizer.zero_grad()
-        with amp.scale_loss(loss_of(model, step, 0), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(loss_of(model, step, 0), optimizer)
         optimizer.step()
     return model, optimizer
 
 
-def load(model: nn.Module, optimizer: torch.optim.Optimizer, file: Path) -> None:
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    saved = {"model": model_state, "optimizer": optimizer_state}
-    checkpoint.load(saved, checkpoint_id=file)
-    set_state_dict(
-        model,
-        optimizer,
-        model_state_dict=saved["model"],
-        optim_state_dict=saved["optimizer"],
-    )
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
 
 
 def save(folder: str) -> None:
     for level in RESUMED:
-        model, optimizer = trained(level, range(2))
-        model_state, optimizer_state = get_state_dict(model, optimizer)
-        saved = {"model": model_state, "optimizer": optimizer_state}
-        checkpoint.save(saved, checkpoint_id=Path(folder, level))
+        checkpoint.save(state_of(*trained(level, range(2))), checkpoint_id=Path(folder, level))
 
 
 class OneBatch(FSDP):
-    @staticmethod
-    def batches() -> range:
-        return range(1)
+    batches = TP.batches
 
 
 def resume(folder: str, level: str) -> None:
@@ -462,7 +415,7 @@ def resume(folder: str, level: str) -> None:
     model, optimizer = trained(level, range(3, STEPS), Path(folder, level))
     steps = {state["step"].item() for state in optimizer.state.values()}
     assert steps == {4.0}, "also of a shard without elements"
-    expected = oracle(OneBatch, adamw, dtype=LOW.get(level, torch.float32))
+    expected = oracle(OneBatch, "adamw", dtype=LOW.get(level, torch.float32))
     check_training(model, expected, level)
 
 
@@ -520,31 +473,21 @@ def batch_norms() -> None:
     optimizer = adamw(model.parameters())
     amp.initialize(model, optimizer, opt_level="O2", loss_scale=1.0, verbosity=0)
     start = full(model[1].weight.detach()).clone()
-    with amp.scale_loss(loss_of(model, 0, 0), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    backward(loss_of(model, 0, 0), optimizer)
     optimizer.step()
     assert model[1].running_mean.dtype == torch.float32
     assert not torch.equal(full(model[1].weight.detach()), start)
 
 
-def wrong_order(shard: Callable[[nn.Sequential], None]) -> None:
-    model = net()
-    optimizer = adamw(model.parameters())
-    amp.initialize(model, optimizer, opt_level="O0", loss_scale="dynamic", verbosity=0)
-    shard(model)
-    with refused(RuntimeError, "expected fully_shard, parallelize_module and FullyShardedDataPara"):
-        amp.scale_loss(loss_of(model, 0, 0), optimizer)
-
-
-def flattened_after(level: str, original: bool) -> None:
-    """FullyShardedDataParallel after initialize."""
+def wrong_order(shard: Callable[[nn.Module], nn.Module | None], level: str = "O0") -> None:
+    """Sharded after initialize, in place or as another module."""
     model = net()
     optimizer = adamw(model.parameters())
     amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
-    flat = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=original)
+    model = shard(model) or model
     for _ in range(2):
         with refused(RuntimeError, "expected fully_shard, parallelize_module and FullyShardedData"):
-            amp.scale_loss(loss_of(flat, 0, 0), optimizer)
+            amp.scale_loss(loss_of(model, 0, 0), optimizer)
 
 
 def policies() -> None:
@@ -560,19 +503,18 @@ def policies() -> None:
 
 
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
-    for kind, make in itertools.product((FSDP, TP), (sgd, adamw, adagrad, torch_fused)):
-        yield f"scaled-{kind.__name__}-{make.__name__}", functools.partial(scaled, kind, make)
-    for make, level in itertools.product((sgd, adamw, torch_fused), ("O0", "O1", "O2", "O5")):
-        yield f"FSDP-{level}-{make.__name__}", functools.partial(initialized, FSDP, make, level)
-    for make, level in itertools.product((sgd, torch_sgd), ("O0", "O1", "O4")):
-        yield f"TP-{level}-{make.__name__}", functools.partial(initialized, TP, make, level)
+    for kind, make in itertools.product((FSDP, TP), ("sgd", "adamw", "adagrad", "torch_fused")):
+        yield f"scaled-{kind.__name__}-{make}", functools.partial(scaled, kind, make)
+    for make, level in itertools.product(("sgd", "adamw", "torch_fused"), ("O0", "O1", "O2", "O5")):
+        yield f"FSDP-{level}-{make}", functools.partial(initialized, FSDP, make, level)
+    for make, level in itertools.product(("sgd", "torch_sgd"), ("O0", "O1", "O4")):
+        yield f"TP-{level}-{make}", functools.partial(initialized, TP, make, level)
     for kind in (FSDP, TP):
-        name = kind.__name__
-        yield f"clips-{name}", functools.partial(initialized, kind, sgd, "O0", max_norm=0.1)
-        yield f"order-{name}", functools.partial(wrong_order, kind.shard)
+        yield f"order-{kind.__name__}", functools.partial(wrong_order, kind.shard)
     for level, original in itertools.product(("O0", "O2"), (True, False)):
         name = f"order-{level}-{'original' if original else 'flat'}"
-        yield name, functools.partial(flattened_after, level, original)
+        shard = functools.partial(flat, use_orig_params=original)
+        yield name, functools.partial(wrong_order, shard, level)
     for kind in (FSDP, TP, PartlyTP):
         yield f"clipped-{kind.__name__}", functools.partial(clipped, kind)
     for level in ("O0", "O2"):
@@ -590,13 +532,11 @@ CASES = dict(cases())
 def cases_of_four() -> Iterator[tuple[str, Callable[[], None]]]:
     for name in ("scaled-FSDP-adamw", "scaled-TP-adamw", "FSDP-O2-adamw", "clipped-FSDP", "states"):
         yield name, CASES[name]
-    for kind, make in itertools.product((HSDP, FSDPOfTP), (sgd, adamw)):
-        yield f"scaled-{kind.__name__}-{make.__name__}", functools.partial(scaled, kind, make)
+    for kind, make in itertools.product((HSDP, FSDPOfTP), ("sgd", "adamw")):
+        yield f"scaled-{kind.__name__}-{make}", functools.partial(scaled, kind, make)
         for level in ("O0", "O2"):
-            yield (
-                f"{kind.__name__}-{level}-{make.__name__}",
-                functools.partial(initialized, kind, make, level),
-            )
+            name = f"{kind.__name__}-{level}-{make}"
+            yield name, functools.partial(initialized, kind, make, level)
     for kind in (HSDP, PartlyHSDP, FSDPOfTP):
         yield f"clipped-{kind.__name__}", functools.partial(clipped, kind)
 
