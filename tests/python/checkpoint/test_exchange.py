@@ -37,13 +37,12 @@ OPTIONS = {
 FUSED = [name for name in OPTIONS if name.startswith("Fused")]
 
 
-def run_cpp(*arguments: object, expect: int = 0) -> str:
-    """Runs the program and returns its error output."""
+def run_cpp(*arguments: object) -> None:
+    """Runs the program."""
     if not PROGRAM.is_file():
         pytest.fail(f"expected {PROGRAM} to be there: run `make test`")
     done = subprocess.run([str(PROGRAM), *map(str, arguments)], stderr=subprocess.PIPE, text=True)
-    assert done.returncode == expect, done.stderr
-    return done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def run_python(level, name, source, first, end, target, **options) -> None:
@@ -119,33 +118,6 @@ def test_what_one_saved_the_other_saves_again(tmp_path, name, one, other):
     assert differences(tmp_path / "once", tmp_path / "thrice") == {}
 
 
-def whole_and_interrupted(tmp_path, level, name, one, other) -> tuple[pathlib.Path, pathlib.Path]:
-    """A run of six steps, and one whose last three steps ran in the other language."""
-    one(level, name, "-", 0, 0, tmp_path / "start")
-    one(level, name, tmp_path / "start", 0, 6, tmp_path / "whole")
-    one(level, name, tmp_path / "start", 0, 3, tmp_path / "half")
-    other(level, name, tmp_path / "half", 3, 6, tmp_path / "interrupted")
-    return tmp_path / "whole", tmp_path / "interrupted"
-
-
-@ORDERS
-@pytest.mark.parametrize(
-    "level, name",
-    [("O2", "SGD"), ("O2", "FusedAdamW"), ("O5", "FusedAdamW"), ("O1", "SGD"), ("O2", "FusedLAMB")],
-)
-def test_a_run_continues_in_the_other_language(tmp_path, level, name, one, other):
-    assert differences(*whole_and_interrupted(tmp_path, level, name, one, other)) == {}
-
-
-@ORDERS
-def test_torchs_adamw_continues(tmp_path, one, other):
-    """torch rounds its step differently in the two languages, so the runs are only close."""
-    whole, interrupted = map(contents, whole_and_interrupted(tmp_path, "O2", "AdamW", one, other))
-    for place in places(whole, interrupted):
-        if isinstance(whole[place], torch.Tensor):
-            torch.testing.assert_close(interrupted[place], whole[place], rtol=1e-4, atol=1e-6)
-
-
 def test_python_with_narrow_moments(tmp_path):
     """Files do not depend on how Python stores states."""
     narrow = {"state_dtype": torch.bfloat16}
@@ -166,24 +138,6 @@ def test_python_reads_the_net_of_torch_save(tmp_path, level):
     model, optimizer = initialized(level)
     model.load_state_dict(saved)
     assert torch.equal(next(amp.master_params(optimizer)), saved["first.weight"])
-
-
-@pytest.mark.parametrize(
-    "level, name, message",
-    [
-        ("O5", "SGD", "amp::load: expected a checkpoint of opt_level O5, got one of O2"),
-        ("O2", "Adam", "amp::load: expected optimizers[0] of the checkpoint to be of kind Adam"),
-    ],
-)
-def test_cpp_refuses_what_does_not_fit(tmp_path, level, name, message):
-    run_python("O2", "SGD", "-", 0, 1, tmp_path / "file")
-    assert message in run_cpp(level, name, tmp_path / "file", 0, 1, tmp_path / "other", expect=1)
-
-
-def test_cpp_refuses_options_of_python_alone(tmp_path):
-    run_python("O2", "AdamW", "-", 0, 1, tmp_path / "file", maximize=True)
-    complaint = run_cpp("O2", "AdamW", tmp_path / "file", 0, 1, tmp_path / "other", expect=1)
-    assert "expected maximize of optimizers[0].param_groups[0] in the checkpoint to be" in complaint
 
 
 def test_cpp_reads_what_follows_a_scheduler_and_python_s_own_wrappers(tmp_path):
