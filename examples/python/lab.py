@@ -96,7 +96,6 @@ def counted_bytes(
 ) -> dict[str, int]:
     """The bytes of training on batches like ``batch``, by what they hold. Call it where the model
     is called: in torch.autocast if that is where."""
-    batch = batch.clone()  # of a view, all of its memory would count
     return amp.report(model, optimizer, batch).bytes.to_dict()
 
 

@@ -43,6 +43,8 @@ PRESETS = {
 }
 LOSS_TOLERANCE = 0.02  # of float32's last loss
 LEARNING_RATE = 0.05
+#: How often each arm is trained, in turn: what slows the machine for a while slows every arm.
+ROUNDS = 3
 
 
 class Row(NamedTuple):
@@ -70,21 +72,24 @@ def make_arm(problem: Problem, level: str) -> Arm:
     return amp_arm(model, optimizer, level)
 
 
-def train(problem: Problem, level: str, reason: str, arguments: argparse.Namespace) -> Row:
-    """A short training on the same batch, from the same weights."""
+def train(
+    problem: Problem, level: str, reason: str, times: list[float], arguments: argparse.Namespace
+) -> Row:
+    """A short training on the same batch, from the same weights. ``times``: of earlier rounds, to
+    which this one's are added."""
     arm = make_arm(problem, level)
-    losses, times = [], []
-    for _ in range(arguments.steps + 1):
+    losses = []
+    for step in range(arguments.steps + 1):
         start = seconds_now(arguments.device)
         arm.optimizer.zero_grad()
         loss = problem.loss_fn(call(arm.model, problem.batch))
         arm.update(loss)
         losses.append(float(loss.detach()))
-        times.append(1e3 * (seconds_now(arguments.device) - start))
+        if step > 0:  # the first one warms up
+            times.append(1e3 * (seconds_now(arguments.device) - start))
     size = amp.report(arm.model, arm.optimizer, problem.batch).bytes.total
     if level not in ("fp32", TF32):
         amp.release(arm.model)
-    times = times[1:]  # the first one warms up
     row = Row(level, True, reason, losses[0], losses[-1])
     return row._replace(
         ms=statistics.median(times), least_ms=min(times), most_ms=max(times), mib=size / MIB
@@ -99,19 +104,19 @@ def call(model: torch.nn.Module, batch: Any) -> Any:
 
 def measure(problem: Problem, report: amp.Preflight, arguments: argparse.Namespace) -> list[Row]:
     """Float32 first, then each level; those that do not fit are not trained."""
-    with products_of("fp32"):
-        plain = train(problem, "fp32", "the reference", arguments)
-    rows = [plain._replace(loss_error=0.0)]
-    for verdict in report.verdicts:
-        gc.collect()
-        if not verdict.fits:
-            rows.append(Row(verdict.level, False, verdict.reason))
-            continue
-        with products_of(verdict.level):
-            row = train(problem, verdict.level, verdict.reason, arguments)
-        error = abs(row.last_loss - plain.last_loss) / max(abs(plain.last_loss), 1e-6)
-        rows.append(row._replace(loss_error=error, fits=error <= LOSS_TOLERANCE))
-    return rows
+    rows = {"fp32": Row("fp32", True, "the reference")}
+    rows |= {each.level: Row(each.level, each.fits, each.reason) for each in report.verdicts}
+    times: dict[str, list[float]] = {level: [] for level, row in rows.items() if row.fits}
+    for _ in range(ROUNDS):
+        for level in times:
+            gc.collect()
+            with products_of(level):
+                rows[level] = train(problem, level, rows[level].reason, times[level], arguments)
+    for level in times:
+        plain, loss = rows["fp32"].last_loss, rows[level].last_loss
+        error = abs(loss - plain) / max(abs(plain), 1e-6)
+        rows[level] = rows[level]._replace(loss_error=error, fits=error <= LOSS_TOLERANCE)
+    return list(rows.values())
 
 
 def line(row: Row, plain: Row, device: torch.device) -> str:

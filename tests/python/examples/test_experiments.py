@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import pickle
 import re
@@ -25,6 +26,8 @@ import native_loop  # noqa: E402
 import vgg  # noqa: E402
 import vgg_sweep  # noqa: E402
 import which_precision  # noqa: E402
+
+from torchamp import amp  # noqa: E402
 
 PNG = b"\x89PNG"
 KINDS = ["weights", "grads", "masters", "state", "activations"]
@@ -181,6 +184,23 @@ def test_which_precision_of_healthy_models(python, tmp_path, model):
     assert {row["fits"] for row in rows} == {"True"}
     assert re.search(r"Recommended: O[14]\.", printed) and "TF32: n/a on this device" in printed
     assert_written(tmp_path, "which_precision.png", "range.png", "grads.png")
+
+
+def test_which_precision_times_its_arms_in_turn(monkeypatch):
+    trained, train = [], which_precision.train
+
+    def record(problem, level, reason, times, arguments):
+        row = train(problem, level, reason, times, arguments)
+        trained.append((level, len(times)))
+        return row
+
+    monkeypatch.setattr(which_precision, "train", record)
+    cpu = torch.device("cpu")
+    problem = which_precision.MODELS["mlp"](8, cpu)
+    report = amp.preflight(problem.model, problem.batch, problem.loss_fn)
+    which_precision.measure(problem, report, argparse.Namespace(device=cpu, steps=2))
+    arms = ["fp32", "O1", "O2", "O3", "O4", "O5"]
+    assert trained == [(arm, 2 * count) for count in (1, 2, 3) for arm in arms]
 
 
 @pytest.mark.parametrize(

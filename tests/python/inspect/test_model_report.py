@@ -108,6 +108,14 @@ def test_bytes_are_those_that_a_step_leaves(level, name, device):
     assert vars(after) == vars(before)
 
 
+def test_a_slice_of_the_data_counts_as_itself(device):
+    data = torch.randn(1000, 4, device=device)
+    of_slice, alone = (
+        amp.report(nn.Linear(4, 4).to(device), None, x) for x in (data[:3], data[:3].clone())
+    )
+    assert of_slice.bytes == alone.bytes and alone.bytes.activations == 3 * 4 * 4
+
+
 def test_bytes_of_each_kind(device):
     count = sum(param.numel() for param in Net().parameters())
     kept = sum(param.numel() for param in Net().norm.parameters())

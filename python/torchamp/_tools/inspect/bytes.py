@@ -37,6 +37,18 @@ class Bytes:
         return Bytes(*(a + b for a, b in sums))
 
 
+_UNITS = {"KiB": 2**10, "MiB": 2**20}
+
+
+def unit_for(largest: int) -> str:
+    """The unit of a table whose largest size, in bytes, this is."""
+    return "KiB" if largest < 10 * _UNITS["MiB"] else "MiB"
+
+
+def in_unit(size: int, unit: str) -> str:
+    return f"{size / _UNITS[unit]:.1f}"
+
+
 def bytes_of_params(
     model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]
 ) -> dict[torch.Tensor, Bytes]:

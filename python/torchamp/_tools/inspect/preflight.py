@@ -15,6 +15,7 @@ from torchamp._arguments import expect, module_of, takes
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import html_table, text_table
+from torchamp._tools.inspect.bytes import in_unit, unit_for
 from torchamp._tools.inspect.iteration import (
     LossFunction,
     Outcome,
@@ -33,7 +34,16 @@ from torchamp._tools.inspect.ranges import (
     range_of,
     sum_of,
 )
-from torchamp._tools.inspect.trial import OpKey, Reference, Verdict, levels_for, named, tf32, trial
+from torchamp._tools.inspect.trial import (
+    OpKey,
+    Reference,
+    Verdict,
+    levels_for,
+    named,
+    peak_bytes,
+    tf32,
+    trial,
+)
 from torchamp._tools.inspect.watch import Op, check_batch
 from torchamp.amp._cast import NONE, buffers_to_cast
 
@@ -92,6 +102,7 @@ class Preflight:
     notes: list[str]  #: what to write otherwise, whatever the level, and what was left out
     #: The time of the fastest of some iterations in float32; None if the model takes one alone.
     milliseconds: float | None
+    peak_bytes: int | None  #: in float32, as that of a verdict
 
     def verdict(self, level: str) -> Verdict:
         """The verdict on one level.
@@ -135,6 +146,7 @@ class Preflight:
             "device": str(self.device),
             "recommended": self.recommended,
             "milliseconds": self.milliseconds,
+            "peak_bytes": self.peak_bytes,
             "verdicts": [dataclasses.asdict(each) for each in self.verdicts],
             "findings": [
                 {**vars(each), "tensor": _tensor_dict(each.tensor)} for each in self.findings
@@ -155,12 +167,18 @@ class Preflight:
         return f"preflight of {self.model} on {self.device}"
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        header = ["level", "fits", "ms", "loss scale", "why"]
-        return header, [_cells(each) for each in self.verdicts]
+        unit = self._unit()
+        header = ["level", "fits", "ms", unit, "loss scale", "why"]
+        return header, [_cells(each, unit) for each in self.verdicts]
+
+    def _unit(self) -> str:
+        """Of memory."""
+        return unit_for(max(each.peak_bytes or 0 for each in self.verdicts))
 
     def _summary(self) -> str:
         texts = (each.text for each in self.findings)
-        return "\n".join([self._recommendation(), *texts, *self.notes])
+        lines = [self._recommendation(), self._memory(), *texts, *self.notes]
+        return "\n".join(filter(None, lines))
 
     def _recommendation(self) -> str:
         if self.recommended == "O0":
@@ -180,18 +198,26 @@ class Preflight:
         timed = {v.milliseconds: v.level for v in self.verdicts if v.fits and v.milliseconds}
         if min(timed) < plain:
             return f"{text}, at {timed[min(timed)]} {min(timed):.3g} ms."
-        saves = f"{self.recommended} saves memory of activations alone"
-        return f"{text}; no level is faster here, and {saves}."
+        return f"{text}; no level is faster here."
+
+    def _memory(self) -> str:
+        taken = {each.level: each.peak_bytes for each in self.verdicts}.get(self.recommended)
+        if taken is None or self.peak_bytes is None:
+            return ""
+        unit = self._unit()
+        text = f"Training with FusedAdamW takes {in_unit(taken, unit)} {unit} at {self.recommended}"
+        return f"{text}, in float32 {in_unit(self.peak_bytes, unit)} {unit}."
 
 
 def _exponent(scale: float) -> int:
     return math.frexp(scale)[1] - 1
 
 
-def _cells(verdict: Verdict) -> list[str]:
+def _cells(verdict: Verdict, unit: str) -> list[str]:
     scale = "" if verdict.loss_scale is None else f"2**{_exponent(verdict.loss_scale)}"
     time = "" if verdict.milliseconds is None else f"{verdict.milliseconds:.3g}"
-    return [verdict.level, "yes" if verdict.fits else "no", time, scale, verdict.reason]
+    memory = "" if verdict.peak_bytes is None else in_unit(verdict.peak_bytes, unit)
+    return [verdict.level, "yes" if verdict.fits else "no", time, memory, scale, verdict.reason]
 
 
 def _preferred(device: torch.device) -> tuple[str, ...]:
@@ -252,14 +278,17 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     for level in levels_for(device):
         if is_slow:
             log(logging.INFO, f"preflight: trying {level}")
-        verdicts.append(trial(level, model, batch, loss_fn, reference))
+        verdict = trial(level, model, batch, loss_fn, reference)
+        memory = peak_bytes(level, model, batch) if verdict.fits else None
+        verdicts.append(dataclasses.replace(verdict, peak_bytes=memory))
     fitting = [each.level for each in verdicts if each.fits]
     recommended = next((level for level in _preferred(device) if level in fitting), "O0")
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
     name = type(model).__name__
     notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
     notes += [reference.outcome.note] * bool(reference.outcome.note)
-    return Preflight(name, device, recommended, verdicts, findings, tensors, notes, milliseconds)
+    found = recommended, verdicts, findings, tensors, notes, milliseconds
+    return Preflight(name, device, *found, peak_bytes("float32", model, batch))
 
 
 def _check(model: Any) -> None:

@@ -10,10 +10,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from torchamp._arguments import module_of
 from torchamp._tables import html_table, text_table
-from torchamp._tools.inspect.bytes import Bytes, bytes_of_params, float32_bytes_of
+from torchamp._tools.inspect.bytes import (
+    Bytes,
+    bytes_of_params,
+    float32_bytes_of,
+    in_unit,
+    unit_for,
+)
 from torchamp._tools.inspect.watch import Op, Watch, call_model, check_batch, unchanged
 from torchamp.amp._autocast import shield
 from torchamp.amp._masters import LOW_PRECISION
@@ -117,31 +124,21 @@ class Report:
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows, without columns of sizes that are all 0."""
         kinds = [name for name, size in self.bytes.to_dict().items() if size]
-        unit = self._unit()
+        unit = unit_for(self.bytes.total)
         header = ["module", "type", "calls", "weights", "ops", "casts down", "casts up"]
         header += [f"{kind} {unit}" for kind in kinds]
         return header, [_cells(row, kinds, unit) for row in self.rows]
 
-    def _unit(self) -> str:
-        return "KiB" if self.bytes.total < 10 * _UNITS["MiB"] else "MiB"
-
     def _summary(self) -> str:
-        unit = self._unit()
+        unit = unit_for(self.bytes.total)
         here, plain = self.bytes, self.float32_bytes
-        parts = ", ".join(f"{name} {_in(size, unit)}" for name, size in here.to_dict().items())
+        parts = ", ".join(f"{name} {in_unit(size, unit)}" for name, size in here.to_dict().items())
         saved = self.saved_bytes
         share = round(100 * abs(saved) / max(plain.total, 1))
         return (
-            f"peak {_in(here.total, unit)} {unit} ({parts}), {share} % "
-            f"{'less' if saved >= 0 else 'more'} than in float32 ({_in(plain.total, unit)})"
+            f"peak {in_unit(here.total, unit)} {unit} ({parts}), {share} % "
+            f"{'less' if saved >= 0 else 'more'} than in float32 ({in_unit(plain.total, unit)})"
         )
-
-
-_UNITS = {"KiB": 2**10, "MiB": 2**20}
-
-
-def _in(size: int, unit: str) -> str:
-    return f"{size / _UNITS[unit]:.1f}"
 
 
 def _dtypes(counts: collections.Counter) -> str:
@@ -164,7 +161,7 @@ def _cells(row: ModuleRow, kinds: list[str], unit: str) -> list[str]:
         row.type,
         *counts,
         *casts,
-        *(_in(sizes[kind], unit) if sizes[kind] else "" for kind in kinds),
+        *(in_unit(sizes[kind], unit) if sizes[kind] else "" for kind in kinds),
     ]
 
 
@@ -234,6 +231,8 @@ def _device_of(model: torch.nn.Module) -> torch.device:
 
 def _run(model: torch.nn.Module, batch: Any, rows: dict[str, ModuleRow]) -> int:
     """Counts ops, casts and activations; returns the bytes of activations in float32."""
+    # Autograd keeps the whole memory of a tensor, which may be a data set that the batch is of.
+    batch = tree_map_only(torch.Tensor, torch.clone, batch)
     devices = {_device_of(model)}
     with unchanged(model, devices):
         saved = _forward(model, batch, rows)

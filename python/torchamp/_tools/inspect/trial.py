@@ -20,10 +20,12 @@ from torchamp._tools.inspect.iteration import (
     time_iteration,
 )
 from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, SCALES, TF32, Range
+from torchamp._tools.inspect.report import report
 from torchamp._tools.inspect.rounding import Rounding
 from torchamp._tools.inspect.watch import Op
 from torchamp.amp._amp import Amp
 from torchamp.amp._settings import DESCRIPTIONS, settings_for
+from torchamp.optimizers import FusedAdamW
 
 _PROPERTIES = {level: settings_for(level).properties for level in DESCRIPTIONS if level != "O0"}
 
@@ -60,6 +62,9 @@ class Verdict:
     op: str = ""
     #: The time of the fastest of some iterations; None where the level does not fit.
     milliseconds: float | None = None
+    #: What training with FusedAdamW keeps, as amp.report counts it, without what the loss function
+    #: keeps; None where the level does not fit, or amp.report cannot run the model.
+    peak_bytes: int | None = None
 
 
 @dataclasses.dataclass
@@ -108,7 +113,8 @@ def trial(
     """The verdict on `level`, of one iteration of a copy, or of some with ever smaller scales."""
     is_scaled = FORMATS[level] is FLOAT16
     exponent = reference.largest_scale if is_scaled else 0
-    with _initialized(model, level) as twin:
+    twin = copied(model)
+    with _initialized(twin, level):
         while True:
             bad = _FirstBad(reference)
             outcome = run_iteration(twin, batch, loss_fn, bad.see, 2.0**exponent)
@@ -145,15 +151,23 @@ def _rounded(verdict: Verdict, rounding: Rounding, reference: Outcome) -> Verdic
     return verdict
 
 
-@contextlib.contextmanager
-def _initialized(model: torch.nn.Module, level: Any) -> Iterator[torch.nn.Module]:
+def peak_bytes(level: str, model: torch.nn.Module, batch: Any) -> int | None:
+    """Verdict.peak_bytes; with the level "float32", too."""
     twin = copied(model)
-    if level == "TF32":
-        with tf32(True):
-            yield twin
-        return
-    with Amp(twin, None, level, verbosity=0):
-        yield twin
+    try:
+        optimizer = FusedAdamW(twin.parameters())
+        with _initialized(twin, level, optimizer):
+            return report(twin, optimizer, batch).peak_bytes
+    except Exception:
+        return None
+
+
+def _initialized(
+    model: torch.nn.Module, level: Any, optimizer: FusedAdamW | None = None
+) -> contextlib.AbstractContextManager[object]:
+    if level in LEVELS:
+        return Amp(model, optimizer, level, verbosity=0)
+    return tf32(level == "TF32")
 
 
 def levels_for(device: torch.device) -> tuple[str, ...]:
