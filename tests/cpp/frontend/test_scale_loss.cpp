@@ -271,6 +271,27 @@ TEST_P(DynamicTest, BackwardRunsOutsideOfAutocast) {
   EXPECT_EQ(mm_type, at::kFloat);
 }
 
+TEST_P(DynamicTest, FiftyModelsLeaveNothingBehind) {
+  std::vector<std::weak_ptr<Amp>> amps;
+  for (int i = 0; i < 50; ++i) {
+    Training training(device(), options(), /*seed=*/i);
+    training.step();
+    EXPECT_TRUE(training.loss().isfinite().item<bool>()) << i;
+    amps.push_back(training.amped.model.amp());
+  }
+  for (const auto& amp : amps) EXPECT_TRUE(amp.expired());
+}
+
+TEST_P(DynamicTest, AForwardWithoutGradsBeforeOneWithTakesNoGradsAway) {
+  Training training(device(), options());
+  {
+    const torch::NoGradGuard no_grad;
+    training.loss();
+  }
+  { scale_loss(training.loss(), training.optimizer()).backward(); }
+  for (const Tensor& grad : training.grads()) EXPECT_TRUE(grad.defined());
+}
+
 TORCHAMP_AT_LEVELS(DynamicTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3,
                    OptLevel::O4, OptLevel::O5);
 

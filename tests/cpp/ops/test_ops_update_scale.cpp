@@ -78,6 +78,15 @@ TEST_P(UpdateScaleTest, NeverReachesZero) {
   EXPECT_EQ(scale(), 0x1p-126f);
 }
 
+TEST_P(UpdateScaleTest, NeverReachesInfinity) {
+  ops::ScaleRule rule;
+  rule.growth_interval = 1;
+  rule.max_scale = INFINITY;
+  start(65536, 1);
+  for (int step = 0; step < 300; ++step) update(false, rule);
+  EXPECT_TRUE(std::isfinite(scale()));
+}
+
 TEST_P(UpdateScaleTest, ComesDownToACeilingThatHasFallen) {
   ops::ScaleRule rule;
   rule.max_scale = 1024;
