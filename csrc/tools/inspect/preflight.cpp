@@ -361,8 +361,7 @@ std::string times(const Preflight& found) {
   if (fastest->milliseconds < found.milliseconds) {
     return text + ", at " + name(fastest->level) + ' ' + digits(fastest->milliseconds) + " ms.";
   }
-  return text + "; no level is faster here, and " + name(found.recommended) +
-         " saves memory of activations alone.";
+  return text + "; no level is faster here.";
 }
 
 }  // namespace

@@ -339,8 +339,8 @@ def test_a_level_that_is_slower_than_float32_is_told(float32, others, words):
 
 
 def test_memory_is_what_report_counts(device: torch.device):
-    def make() -> tuple[Convolutions, FusedAdamW]:
-        model = Convolutions().to(device)
+    def make() -> tuple[nn.Sequential, FusedAdamW]:
+        model = convolutions().to(device)
         return model, FusedAdamW(model.parameters())
 
     x = torch.randn(64, 3, 16, 16, device=device)
