@@ -111,8 +111,8 @@ template <class M>
 std::shared_ptr<torch::nn::Module> module_of(const M& model) {
   static_assert(has_module<M>,
                 "a model must be a holder (of TORCH_MODULE, torch::nn::Sequential, "
-                "torch::nn::AnyModule), a std::shared_ptr to a torch::nn::Module, or alone a "
-                "module that the program keeps; in a tuple or vector a module would be a copy");
+                "torch::nn::AnyModule), a std::shared_ptr to a torch::nn::Module, or a module "
+                "that the program keeps");
   return model.ptr();
 }
 
@@ -348,6 +348,9 @@ void initialize(M&&, Args&&...) {
   static_assert(kMistake != Mistake::kModelAgain,
                 "initialize takes the net itself, and a second time after "
                 "torchamp::release(model)");
+  static_assert(kMistake != Mistake::kModuleCopies,
+                "in a tuple or vector a module would be a copy: give a holder or a "
+                "std::shared_ptr of each, or the modules by std::tie");
   static_assert(kMistake != Mistake::kSwapped,
                 "the model comes first: initialize(model, optimizer, opt_level)");
   static_assert(kMistake != Mistake::kOptimizerPointer,

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -28,6 +29,7 @@ enum class Mistake {
   kModelPointer,
   kScriptModule,
   kModelAgain,
+  kModuleCopies,
   kSwapped,
   kOptimizerPointer,
   kUniqueOptimizer,
@@ -67,6 +69,14 @@ constexpr bool is_model = false;
 template <class M>
 constexpr bool is_model<Model<M>> = true;
 
+/// Several models among which are modules themselves.
+template <class T>
+constexpr bool has_modules = false;
+template <class... Ms>
+constexpr bool has_modules<std::tuple<Ms...>> = (std::is_base_of_v<torch::nn::Module, Ms> || ...);
+template <class M>
+constexpr bool has_modules<std::vector<M>> = std::is_base_of_v<torch::nn::Module, M>;
+
 /// What initialize takes behind the model.
 template <class T>
 constexpr bool is_level = std::is_convertible_v<T, Options>;
@@ -89,6 +99,7 @@ constexpr Mistake mistaken_model() {
   if (is_pointer_to<M, Module>) return Mistake::kModelPointer;
   if (std::is_same_v<std::decay_t<M>, torch::jit::Module>) return Mistake::kScriptModule;
   if (is_model<std::decay_t<M>>) return Mistake::kModelAgain;
+  if (has_modules<std::decay_t<M>>) return Mistake::kModuleCopies;
   return is_optimizer<M> || is_level<M> ? Mistake::kSwapped : Mistake::kNone;
 }
 

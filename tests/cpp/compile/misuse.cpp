@@ -26,8 +26,10 @@ void initialize_what_is_no_module(const std::shared_ptr<torch::optim::Optimizer>
   (void)torchamp::initialize(optimizer, "O2");  // error: a model must be a torch::nn::Module
 }
 
+struct EnsembledImpl : torch::nn::Module {};
+
 // A copy of each would be cast.
-void initialize_a_vector_of_modules(std::vector<OtherImpl>& nets) {
+void initialize_a_vector_of_modules(std::vector<EnsembledImpl>& nets) {
   (void)torchamp::initialize(nets, "O2");  // error: in a tuple or vector a module would be a copy
 }
 
