@@ -89,12 +89,22 @@ def test_one_graph_has_the_whole_forward(level, dynamic):
     x, _ = batch()
     _, plain = captured(net(), x, dynamic=dynamic)
     torch._dynamo.reset()
-    counter = Counter()
-    compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=dynamic)
-    for rows in (16, 7, 5) if dynamic else (16,):
-        assert_same(compiled(x[:rows]), model(x[:rows]))
+    expected = model(x)
+    result, counter = captured(model, x, fullgraph=True, dynamic=dynamic)
+    assert_same(result, expected)
     assert counter.graphs == 1
     assert plain.calls <= counter.calls <= plain.calls + 2  # the casts of input and output
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_batches_of_other_sizes_compile_once_more_at_most(level):
+    model, _ = initialized(level, linear_net())
+    counter = Counter()
+    compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
+    for rows in (16, 7, 5):
+        x = torch.randn(rows, 4)
+        assert_same(compiled(x), model(x))
+    assert counter.graphs == 1
 
 
 class Structured(nn.Module):
