@@ -10,14 +10,15 @@ the losses of a level differ from float32's by more than 2 % after one epoch.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import figures
 import torch
-from digits import loss_scale
 from lab import (
     MIB,
     TF32,
@@ -116,39 +117,58 @@ def train_step(
     return loss.detach()
 
 
-def train_epoch(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[tuple[Tensor, Tensor]]
-) -> tuple[float, int]:
-    """Returns the mean loss, and how many steps were skipped."""
-    losses, skipped = [], 0
-    for images, labels in tqdm(batches, leave=False, disable=None):
-        scale = loss_scale()
-        losses.append(train_step(model, optimizer, images, labels))
-        skipped += loss_scale() < scale
-    return torch.stack(losses).double().mean().item(), skipped
-
-
-def train(level: str, arguments: argparse.Namespace) -> Run:
-    """Trains from the same weights at every level, and prints a line per epoch."""
-    device = arguments.device
+def prepared(
+    level: str, arguments: argparse.Namespace
+) -> tuple[nn.Module, torch.optim.Optimizer, list[tuple[Tensor, Tensor]]]:
+    """A model, its optimizer and all batches: the same at every level."""
     images, labels = random_data(arguments)
-    batches = list(zip(images.split(arguments.batch), labels.split(arguments.batch)))
-    start = start_memory(device)
-    model = Net(arguments.size, arguments.channels).to(device)
+    model = Net(arguments.size, arguments.channels).to(arguments.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     model, optimizer = amp.initialize(
         model, optimizer, opt_level="O0" if level == TF32 else level, verbosity=0
     )
-    epochs = []
-    for index in range(1, arguments.epochs + 1):
-        begin = seconds_now(device)
-        loss, skipped = train_epoch(model, optimizer, batches)
-        seconds = seconds_now(device) - begin
-        epochs.append(Epoch(level, index, loss, seconds, skipped))
-        print(f"{level}  epoch {index}/{arguments.epochs}  {seconds:.2f} s  loss {loss:.4f}")
-    memory = measure_memory(device, start, model, optimizer, batches[0][0])
+    return model, optimizer, list(zip(images.split(arguments.batch), labels.split(arguments.batch)))
+
+
+def memory_of(level: str, arguments: argparse.Namespace) -> Memory:
+    """The memory of training at a level alone."""
+    start = start_memory(arguments.device)
+    model, optimizer, batches = prepared(level, arguments)
+    train_step(model, optimizer, *batches[0])
+    memory = measure_memory(arguments.device, start, model, optimizer, batches[0][0])
     amp.release(model)
-    return Run(level, epochs, memory)
+    return memory
+
+
+def train(level: str, arguments: argparse.Namespace) -> Iterator[Epoch]:
+    """Trains an epoch, and prints a line of it, each time that the next is asked for."""
+    model, optimizer, batches = prepared(level, arguments)
+    for index in range(1, arguments.epochs + 1):
+        begin, skipped = seconds_now(arguments.device), amp.telemetry(optimizer).skipped_steps
+        with products_of(level):
+            losses = [
+                train_step(model, optimizer, *batch)
+                for batch in tqdm(batches, leave=False, disable=None)
+            ]
+        seconds = seconds_now(arguments.device) - begin
+        loss = torch.stack(losses).double().mean().item()
+        print(f"{level}  epoch {index}/{arguments.epochs}  {seconds:.2f} s  loss {loss:.4f}")
+        skipped = amp.telemetry(optimizer).skipped_steps - skipped
+        yield Epoch(level, index, loss, seconds, skipped)
+
+
+def train_in_turn(levels: Sequence[str], arguments: argparse.Namespace) -> list[Run]:
+    """An epoch of one level after that of another, so that a slowdown of the machine meets all.
+    Each has a thread of its own, since O1 and O4 cast in the thread of their initialize."""
+    memories = [memory_of(level, arguments) for level in levels]
+    arms = [train(level, arguments) for level in levels]
+    with contextlib.ExitStack() as stack:
+        threads = [stack.enter_context(ThreadPoolExecutor(max_workers=1)) for _ in levels]
+        rounds = [
+            [thread.submit(next, arm).result() for thread, arm in zip(threads, arms)]
+            for _ in range(arguments.epochs)
+        ]
+    return [Run(*each) for each in zip(levels, map(list, zip(*rounds)), memories)]
 
 
 def disagreements(runs: Sequence[Run]) -> list[str]:
@@ -249,10 +269,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int)
     arguments = parse_command_line(parser, "conv_noise", PRESETS)
 
-    runs = []
-    for level in chosen_arms(arguments.levels, LEVELS, arguments.device):
-        with products_of(level):
-            runs.append(train(level, arguments))
+    runs = train_in_turn(chosen_arms(arguments.levels, LEVELS, arguments.device), arguments)
     write_csv([epoch for run in runs for epoch in run.epochs], arguments.out / "conv_noise.csv")
     draw(runs, arguments)
     verdicts = [verdict(run, runs[0], arguments.device) for run in runs[1:]]

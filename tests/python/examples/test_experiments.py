@@ -55,7 +55,9 @@ def assert_written(folder: Path, *figures: str) -> None:
 def test_conv_noise(python, tmp_path):
     sizes = "--levels O0 O1 O4 --images 8 --size 16 --channels 4 --batch 4 --epochs 2"
     printed = run(python, tmp_path, "conv_noise", sizes)
-    assert "O4  epoch 2/2" in printed and "Mixed precision" in printed
+    order = re.findall(r"^(O\d)  epoch (\d)/2", printed, re.MULTILINE)
+    assert order == [(level, epoch) for epoch in "12" for level in ("O0", "O1", "O4")]
+    assert "Mixed precision" in printed
     rows = read(tmp_path / "conv_noise.csv")
     assert list(rows[0]) == list(conv_noise.Epoch._fields)
     assert [(row["level"], row["epoch"]) for row in rows] == [
