@@ -36,9 +36,11 @@ def summary(folder: Path) -> str:
 
 
 def test_conv_noise(tmp_path: Path) -> None:
-    sizes = "--images 8 --size 16 --channels 4 --batch 4 --epochs 2 --levels O0 O1 O5"
+    sizes = "--images 8 --size 16 --channels 4 --batch 4 --epochs 1 --repeats 2 --levels O0 O1 O5"
     done = run_cpp("conv_noise", *sizes.split(), "--out", tmp_path)
-    assert "O5  epoch 2/2" in done.stdout
+    assert [line[:2] for line in done.stdout.splitlines() if "epoch 1/1" in line] == [
+        *("O0", "O1", "O5", "O0", "O1", "O5")
+    ]
     rows = read(tmp_path / "conv_noise.csv")
     assert list(rows[0]) == fields("conv_noise", "Epoch")
     assert [(row["level"], row["epoch"]) for row in rows] == [
@@ -90,7 +92,7 @@ def test_vgg_sweep(tmp_path: Path) -> None:
     rows = read(tmp_path / "runs.csv")
     assert list(rows[0]) == fields("vgg_sweep", "Row")
     assert [(row["level"], row["batch"]) for row in rows] == [
-        (level, batch) for level in ("O0", "O2", "O5") for batch in ("8", "16")
+        (level, batch) for batch in ("8", "16") for level in ("O0", "O2", "O5")
     ]
     assert "images/s" in summary(tmp_path)
 

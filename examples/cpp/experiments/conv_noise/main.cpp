@@ -79,11 +79,22 @@ Run train(const std::string& level, const Arguments& arguments) {
   return run;
 }
 
-int run(const Arguments& arguments) {
+/// Trainings of one level after those of another, so that a slowdown of the machine meets all.
+std::vector<Run> train_in_turn(const Arguments& arguments) {
   std::vector<Run> runs;
   for (const std::string& level : arguments.choices("--levels", "O0 O1 O2 O4 O5")) {
     runs.push_back(train(level, arguments));
   }
+  for (int64_t repeat = 1; repeat < arguments.integer("--repeats"); ++repeat) {
+    for (Run& run : runs) {
+      for (const Epoch& epoch : train(run.level, arguments).epochs) run.epochs.push_back(epoch);
+    }
+  }
+  return runs;
+}
+
+int run(const Arguments& arguments) {
+  const std::vector<Run> runs = train_in_turn(arguments);
   const torch::Device device = arguments.device();
   const std::string& out = arguments.text("--out");
   write_csv(runs, out + "/conv_noise.csv");
@@ -100,13 +111,15 @@ int main(int argc, char** argv) {
                           {"--size", "64"},
                           {"--channels", "16"},
                           {"--batch", "16"},
-                          {"--epochs", "5"}}},
+                          {"--epochs", "5"},
+                          {"--repeats", "3"}}},
                         {"original",
                          {{"--images", "800"},
                           {"--size", "256"},
                           {"--channels", "128"},
                           {"--batch", "50"},
-                          {"--epochs", "10"}}}};
+                          {"--epochs", "10"},
+                          {"--repeats", "3"}}}};
   return run_experiment([&] {
     return run(parse_command_line(argc, argv, "conv_noise_cpp",
                                   {{"--levels", "O0 O1 O2 O4 O5"}, {"--tolerance", "0.02"}},

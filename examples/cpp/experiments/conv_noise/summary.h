@@ -16,7 +16,7 @@ struct Epoch {
   int64_t skipped_steps;
 };
 
-/// All epochs of a level, and the memory of its training.
+/// The epochs of all trainings of a level, and the memory of one.
 struct Run {
   std::string level;
   std::vector<Epoch> epochs;

@@ -72,12 +72,13 @@ int run(const Arguments& arguments) {
   torch::manual_seed(arguments.integer("--seed"));
   const Split data = load_images(arguments.words("--data"), arguments.integer("--images"), device);
   std::vector<Run> runs;
-  for (const std::string& level : arguments.choices("--levels", "O0 O1 O2 O3 O4 O5")) {
+  const Words levels = arguments.choices("--levels", "O0 O1 O2 O3 O4 O5");
+  for (int64_t repeat = 0; repeat < arguments.integer("--repeats"); ++repeat) {
     for (const std::string& word : arguments.words("--batch")) {
       const int64_t batch = std::stoll(word), images = data.train.labels.size(0);
       TORCH_CHECK(batch >= 1 && batch <= images, "--batch: expected 1 to the ", images,
                   " images, got ", word);
-      for (int64_t repeat = 0; repeat < arguments.integer("--repeats"); ++repeat) {
+      for (const std::string& level : levels) {
         runs.push_back(train(level, batch, repeat, data, arguments));
       }
     }
