@@ -34,7 +34,6 @@ OPTIONS = {
     "FusedNovoGrad": {"lr": 0.01},
     "FusedLAMB": {"lr": 0.01},
 }
-FUSED = [name for name in OPTIONS if name.startswith("Fused")]
 
 
 def run_cpp(*arguments: object) -> None:

@@ -30,7 +30,6 @@ import which_precision  # noqa: E402
 from torchamp import amp  # noqa: E402
 
 PNG = b"\x89PNG"
-KINDS = ["weights", "grads", "masters", "state", "activations"]
 
 
 def run(python, folder: Path, name: str, options: str, expect: int = 0) -> str:

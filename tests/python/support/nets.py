@@ -120,12 +120,6 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def own_masters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The masters of an optimizer, except parameters that are their own masters. Does not count as
-    an access."""
-    return [param.master for param in optimizer._torchamp.core.params() if param.has_master]
-
-
 def master_values(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Copies of what an optimizer steps. Does not count as an access."""
     return [param.value().clone() for param in optimizer._torchamp.core.params()]

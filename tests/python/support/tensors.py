@@ -26,11 +26,6 @@ def make(layout: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return arrange(torch.randn(sizes, device=device, dtype=torch.float64).to(dtype))
 
 
-def make_list(layout: str, dtypes: list, device: torch.device) -> list:
-    """One tensor of each dtype, and a None."""
-    return [make(layout, dtype, device) for dtype in dtypes] + [None]
-
-
 def copies(tensors: list) -> list:
     """Copies of the tensors that keep their strides."""
     return [None if t is None else _copy(t) for t in tensors]
