@@ -220,7 +220,7 @@ void OpenAutocast::close() {
 
 void OpenAutocast::update() {
   if (current == nullptr) return;
-  auto& entries = state().entries;
+  auto& entries = current->entries;
   const auto is_closed = [](const auto& entry) { return !entry->open; };
   entries.erase(std::remove_if(entries.begin(), entries.end(), is_closed), entries.end());
   std::vector<c10::DeviceType> unwanted;

@@ -58,12 +58,13 @@ std::string read_bytes(std::istream& file, size_t offset, size_t size) {
 std::tuple<at::DataPtr, size_t> read_record(Reader& zip, std::istream& file,
                                             const std::string& name) {
   const size_t header = zip.getRecordHeaderOffset(name), start = zip.getRecordOffset(name);
-  const std::string descriptor = read_bytes(file, start + zip.getRecordSize(name), 8);
+  const size_t bytes = zip.getRecordSize(name);
+  const std::string descriptor = read_bytes(file, start + bytes, 8);
   uint32_t checksum = 0;
   std::memcpy(&checksum, descriptor.data() + 4, sizeof(checksum));
   // First, since a damaged size may be one of terabytes.
   TORCH_CHECK(is_header_of(name, read_bytes(file, header, start - header)) &&
-                  (descriptor.substr(0, 4) == "PK\x07\x08" || zip.getRecordSize(name) == 0),
+                  (descriptor.substr(0, 4) == "PK\x07\x08" || bytes == 0),
               "its record \"", name, "\" is damaged: its size differs");
   auto [data, size] = zip.getRecord(name);
   TORCH_CHECK(size == 0 || checksum == 0 || checksum == crc32_fast(data.get(), size),
