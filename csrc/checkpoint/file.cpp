@@ -26,6 +26,9 @@ namespace {
 /// torch's names of the zip's records: data.pkl, data/0, data/1, …
 constexpr const char* kData = "data";
 
+/// Of a record, in bytes: a file's name at most, and torch's padding to multiples of 64.
+constexpr size_t kLongestHeader = 1024;
+
 uint16_t number_at(const std::string& bytes, size_t offset) {
   uint16_t number = 0;
   if (offset + sizeof(number) <= bytes.size()) {
@@ -34,12 +37,14 @@ uint16_t number_at(const std::string& bytes, size_t offset) {
   return number;
 }
 
-/// Whether the bytes before a record's are its header, in APPNOTE.TXT's terms a local file header:
-/// a damaged offset or length may lead to another record.
-bool is_header_of(const std::string& name, const std::string& header) {
+/// Whether the bytes before a record's end with its header, in APPNOTE.TXT's terms a local file
+/// header: a damaged offset or length may lead to another record.
+bool end_with_header_of(const std::string& name, const std::string& bytes) {
   constexpr size_t kFixed = 30, kNameLength = 26;
+  const size_t begin = bytes.rfind("PK\x03\x04");
+  if (begin == std::string::npos) return false;
+  const std::string header = bytes.substr(begin), ending = "/" + name;
   const size_t name_end = kFixed + number_at(header, kNameLength);
-  const std::string ending = "/" + name;
   size_t end = name_end;
   while (end < header.size()) end += 4 + number_at(header, end + 2);  // the extra fields
   return end == header.size() && name_end >= kFixed + ending.size() &&
@@ -57,13 +62,13 @@ std::string read_bytes(std::istream& file, size_t offset, size_t size) {
 /// a data descriptor; it is 0 in files that were written without checksums.
 std::tuple<at::DataPtr, size_t> read_record(Reader& zip, std::istream& file,
                                             const std::string& name) {
-  const size_t header = zip.getRecordHeaderOffset(name), start = zip.getRecordOffset(name);
-  const size_t bytes = zip.getRecordSize(name);
+  const size_t start = zip.getRecordOffset(name), bytes = zip.getRecordSize(name);
+  const size_t before = std::min<size_t>(start, kLongestHeader);
   const std::string descriptor = read_bytes(file, start + bytes, 8);
   uint32_t checksum = 0;
   std::memcpy(&checksum, descriptor.data() + 4, sizeof(checksum));
   // First, since a damaged size may be one of terabytes.
-  TORCH_CHECK(is_header_of(name, read_bytes(file, header, start - header)) &&
+  TORCH_CHECK(end_with_header_of(name, read_bytes(file, start - before, before)) &&
                   (descriptor.substr(0, 4) == "PK\x07\x08" || bytes == 0),
               "its record \"", name, "\" is damaged: its size differs");
   auto [data, size] = zip.getRecord(name);
