@@ -5,8 +5,6 @@
 #include <torchamp/detail/export.h>
 #include <torchamp/initialize.h>
 
-#include <array>
-#include <cstdint>
 #include <functional>
 #include <iosfwd>
 #include <memory>
@@ -19,25 +17,7 @@ namespace torchamp {
 /// @addtogroup choose
 /// @{
 
-/// How many elements of some tensors have which exponent: floor(log2(|x|)).
-struct TORCHAMP_API ExponentCounts {
-  /// The exponent of float32's smallest number.
-  static constexpr int kLowest = -149;
-
-  std::array<int64_t, 277> counts{};  ///< of the exponents from kLowest to 127
-  int64_t zeros = 0;                  ///< elements that are 0
-  int64_t not_finite = 0;             ///< those that are inf or NaN
-  double max_abs = 0;                 ///< of the finite elements
-
-  /// Adds those of other tensors.
-  ExponentCounts& operator+=(const ExponentCounts& other);
-  /// The number of elements that are finite and not 0.
-  int64_t nonzero() const;
-  /// The share of these below 2**exponent; 0 of none.
-  double share_below(int exponent) const;
-};
-
-/// The results of preflight(). `std::cout << found` prints a row per level, and the findings.
+/// The results of preflight(). `std::cout << found` prints a row per level, and what to do.
 struct TORCHAMP_API Preflight {
   /// The effect of a level on one iteration.
   struct Verdict {
@@ -53,41 +33,17 @@ struct TORCHAMP_API Preflight {
     std::optional<double> milliseconds;
   };
 
-  /// The role of a tensor.
-  enum class Kind { kWeight, kActivation, kActivationGrad, kWeightGrad };
-
-  /// The magnitudes, in float32, of a parameter or of all that an op returned.
-  struct Tensor {
-    Kind kind;              ///< what it is
-    std::string scope;      ///< of an op: the innermost RECORD_USER_SCOPE
-    std::string name;       ///< of the op, or of the parameter as in named_parameters()
-    ExponentCounts values;  ///< before loss scaling
-  };
-
-  /// A tensor that a 16-bit format does not hold.
-  struct Finding {
-    at::ScalarType format;  ///< float16 or bfloat16
-    bool is_overflow;       ///< else it rounds half of the nonzero elements, or more, to 0
-    size_t tensor;          ///< its index in tensors
-    std::string text;       ///< one line
-  };
-
   /// The first of O4, O1, O5 and O2 that fits, else O0; on GPUs before sm_80, which have no
   /// bfloat16, of O1, O4, O2 and O5.
   OptLevel recommended = OptLevel::O0;
   /// The time of the fastest of some iterations in float32; empty if the model takes one alone.
   std::optional<double> milliseconds;
   std::vector<Verdict> verdicts;  ///< of O1 to O5
-  std::vector<Finding> findings;  ///< of float16, then of bfloat16
-  std::vector<Tensor> tensors;    ///< ops in the order of their first calls, then parameters
   /// What to write otherwise, whatever the level, and what was left out.
   std::vector<std::string> notes;
 
   /// The verdict on one level. Throws ValueError for O0.
   const Verdict& verdict(OptLevel level) const;
-  /// The share of the grads other than 0 that float16 rounds to 0 at this loss scale, which is a
-  /// power of two.
-  double share_lost(double loss_scale) const;
 };
 
 /// The levels, and what each does.
@@ -107,9 +63,8 @@ TORCHAMP_API Preflight preflight(torch::nn::Module& module,
 }  // namespace detail
 
 /// Finds out which opt level fits a model, before initialize: runs one forward and backward in
-/// float32 and looks at every activation, weight and grad, then one at each of O1 to O5, in place.
-/// Parameters, buffers, grads and torch's random numbers are as before when it returns or throws;
-/// until then it keeps a copy of them.
+/// float32, then one at each of O1 to O5, in place. Parameters, buffers, grads and torch's random
+/// numbers are as before when it returns or throws; until then it keeps a copy of them.
 ///
 /// model: what initialize takes, with float32 parameters.
 /// loss_of: calls the model that it is given and returns a loss of one element.

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "inspect/exponents.h"
 #include "inspect/same_dropout.h"
 
 namespace torchamp::inspect {
@@ -146,28 +145,6 @@ std::optional<double> time_iteration(torch::nn::Module& module, const detail::Mo
     return std::nullopt;
   }
   return fastest.count();
-}
-
-void RangeCollector::see(const WatchedOp& op) {
-  const Unobserved guard;
-  ExponentCounts values;
-  for (const auto& output : op.record.outputs()) {
-    for (const auto& tensor : tensors_of(output)) {
-      if (is_examined(tensor)) values += exponents_of(tensor);
-    }
-  }
-  const auto kind =
-      op.is_backward ? Preflight::Kind::kActivationGrad : Preflight::Kind::kActivation;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (values.not_finite > 0 && first_infinite_.empty()) first_infinite_ = named(op);
-  const auto known = std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& tensor) {
-    return tensor.kind == kind && tensor.scope == op.scope && tensor.name == op.name;
-  });
-  if (known == tensors_.end()) {
-    tensors_.push_back({kind, op.scope, op.name, values});
-  } else {
-    known->values += values;
-  }
 }
 
 void FailureFinder::after(const WatchedOp& op, const at::ObserverContext* begun) {

@@ -70,23 +70,6 @@ std::optional<double> time_iteration(torch::nn::Module& module, const detail::Mo
 /// "mul", or "mul of "head"".
 std::string named(const WatchedOp& op);
 
-/// Collects the magnitudes of what ops return.
-class RangeCollector : public CountedOps {
- public:
-  /// One for each op and scope, in the order of their first calls.
-  const std::vector<Preflight::Tensor>& tensors() const { return tensors_; }
-  /// The first op that returned inf or NaN; "" if none did.
-  const std::string& first_infinite() const { return first_infinite_; }
-
- protected:
-  void see(const WatchedOp& op) override;
-
- private:
-  std::mutex mutex_;
-  std::vector<Preflight::Tensor> tensors_;
-  std::string first_infinite_;
-};
-
 /// Finds where an iteration overflows, or which op throws.
 class FailureFinder : public FirstOverflow {
  public:

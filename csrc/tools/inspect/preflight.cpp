@@ -7,10 +7,8 @@
 #include <cmath>
 #include <iomanip>
 #include <ostream>
-#include <set>
 #include <sstream>
 
-#include "inspect/exponents.h"
 #include "inspect/iteration.h"
 #include "inspect/rounding.h"
 
@@ -18,34 +16,26 @@ namespace torchamp {
 namespace inspect {
 namespace {
 
-using Kind = Preflight::Kind;
 using Verdict = Preflight::Verdict;
 
 /// The largest differences from float32 of a level that fits, relative.
 constexpr double kMaxLossError = 0.02;
 constexpr double kMaxGradError = 0.5;
-/// From this share of a tensor's nonzero elements on, its underflow is a finding.
-constexpr double kMany = 0.5;
-/// Exponents of amp's loss scales: the first one, and those that it backs off and grows to.
+/// Exponents of amp's loss scales: the first one, and the last that it backs off to.
 const int kFirstScale = std::ilogb(LossScalerOptions().init_scale);
 const int kLastScale = std::ilogb(ops::ScaleRule().min_scale);
-const int kLargestScale = std::ilogb(ops::ScaleRule().max_scale);
 
 /// The iteration in float32.
 struct Reference {
   Outcome outcome;
-  int largest_scale = kFirstScale;  ///< the exponent of the first loss scale to try in float16
   std::vector<std::string> written_buffers;  ///< of those that O2 and O5 cast
   std::optional<double> milliseconds;
   bool is_model_called = false;
 };
 
-bool is_grad(Kind kind) {
-  return kind == Kind::kActivationGrad || kind == Kind::kWeightGrad;
-}
-
-const Format& format_of(OptLevel level) {
-  return level == OptLevel::O4 || level == OptLevel::O5 ? kBFloat16 : kFloat16;
+/// Whether it trains in float16, with a loss scale.
+bool is_scaled(OptLevel level) {
+  return level != OptLevel::O4 && level != OptLevel::O5;
 }
 
 std::string message_of(const std::exception_ptr& error) {
@@ -62,14 +52,6 @@ std::string message_of(const std::exception_ptr& error) {
 
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
-}
-
-ExponentCounts sum_of_grads(const std::vector<Preflight::Tensor>& tensors) {
-  ExponentCounts sum;
-  for (const auto& tensor : tensors) {
-    if (is_grad(tensor.kind)) sum += tensor.values;
-  }
-  return sum;
 }
 
 // Judging a level.
@@ -110,7 +92,7 @@ std::string overflow_text(OptLevel level, const Outcome& outcome, const FailureF
   } else {
     text << "not finite in the " << (outcome.has_finite_loss() ? "backward" : "forward");
   }
-  if (outcome.has_finite_loss() && &format_of(level) == &kFloat16) {
+  if (outcome.has_finite_loss() && is_scaled(level)) {
     text << ", at every loss scale down to 2**" << kLastScale;
   }
   return text.str();
@@ -155,7 +137,7 @@ Verdict judge(OptLevel level, const Outcome& outcome, const FailureFinder& finde
   verdict.loss_error =
       std::abs(outcome.loss - expected.loss) / std::max(std::abs(expected.loss), 1e-6);
   verdict.grad_error = grad_error(outcome, expected);
-  if (&format_of(level) == &kFloat16) verdict.loss_scale = std::ldexp(1, scale);
+  if (is_scaled(level)) verdict.loss_scale = std::ldexp(1, scale);
   verdict.reason = imprecision(verdict, lost_grads(outcome, expected));
   verdict.fits = verdict.reason.empty();
   if (verdict.fits) verdict.reason = closeness(verdict);
@@ -165,8 +147,7 @@ Verdict judge(OptLevel level, const Outcome& outcome, const FailureFinder& finde
 /// Judges a level by one iteration, or by some with ever smaller loss scales.
 Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
               const Reference& reference) {
-  const bool is_scaled = &format_of(level) == &kFloat16;
-  int scale = is_scaled ? reference.largest_scale : 0;
+  int scale = is_scaled(level) ? kFirstScale : 0;
   while (true) {
     const Unchanged guard(module);
     const auto model = initialize(Options(level).verbosity(0));
@@ -175,7 +156,7 @@ Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initi
     Verdict verdict = judge(level, outcome, *finder, scale, reference);
     if (verdict.fits) verdict.milliseconds = time_iteration(module, model, std::ldexp(1, scale));
     model.amp->close();
-    const bool retries = is_scaled && !outcome.error && outcome.has_finite_loss();
+    const bool retries = is_scaled(level) && !outcome.error && outcome.has_finite_loss();
     if (outcome.is_finite() || !retries || scale <= kLastScale) return verdict;
     scale = std::max(scale - 2, kLastScale);
   }
@@ -221,111 +202,31 @@ void check_model(const torch::nn::Module& module) {
               "an initialize at O1 or O4; call it before them");
 }
 
-void check_is_finite(const Outcome& outcome, const std::string& first_infinite) {
+void check_is_finite(const Outcome& outcome, const FailureFinder& finder) {
   if (outcome.error) std::rethrow_exception(outcome.error);
   TORCH_CHECK_VALUE(
       outcome.is_finite(), "preflight: expected a finite iteration in float32, got ",
       outcome.has_finite_loss() ? "grads that are not" : "a loss of " + c10::str(outcome.loss),
-      first_infinite.empty() ? "" : "; the first such op is " + first_infinite);
+      finder.origin() ? c10::str("; ", *finder.origin()) : "");
 }
 
-Reference run_in_float32(torch::nn::Module& module, const Initialize& initialize,
-                         std::vector<Preflight::Tensor>& tensors) {
+Reference run_in_float32(torch::nn::Module& module, const Initialize& initialize) {
   const Unchanged guard(module);
   const at::NoTF32Guard no_tf32;
   const auto model = initialize(Options(OptLevel::O0).verbosity(0));
-  const auto collector = std::make_shared<RangeCollector>();
+  const auto finder = std::make_shared<FailureFinder>();
   Reference reference;
-  reference.outcome = run_iteration(module, model, 1, collector);
-  check_is_finite(reference.outcome, collector->first_infinite());
+  reference.outcome = run_iteration(module, model, 1, finder);
+  check_is_finite(reference.outcome, *finder);
   reference.is_model_called = detail::is_called(*model.amp);
   for (const auto& [name, buffer] : buffers_to_cast(module, at::kBFloat16, true)) {
     if (guard.is_written(buffer)) reference.written_buffers.push_back(name);
   }
   reference.milliseconds = time_iteration(module, model, 1);
-  tensors = collector->tensors();
-  const double largest = std::max(sum_of_grads(tensors).max_abs, 1e-300);
-  const int room = kFloat16.top - static_cast<int>(std::floor(std::log2(largest)));
-  reference.largest_scale = std::clamp(room, kLastScale, kFirstScale);
-  const at::NoGradGuard no_grad;
-  for (const auto& param : module.named_parameters()) {
-    if (!is_examined(param.value())) continue;
-    tensors.push_back({Kind::kWeight, "", param.key(), exponents_of(param.value())});
-  }
-  for (const auto& [name, grad] : reference.outcome.grads) {
-    tensors.push_back({Kind::kWeightGrad, "", name, exponents_of(grad)});
-  }
   return reference;
 }
 
-// Findings.
-
-std::string named(const Preflight::Tensor& tensor) {
-  switch (tensor.kind) {
-    case Kind::kWeight:
-      return "weight '" + tensor.name + "'";
-    case Kind::kWeightGrad:
-      return "weight grad '" + tensor.name + "'";
-    case Kind::kActivation:
-    case Kind::kActivationGrad:
-      break;
-  }
-  const std::string kind = tensor.kind == Kind::kActivation ? "activation " : "activation grad ";
-  return kind + tensor.name + (tensor.scope.empty() ? "" : " of \"" + tensor.scope + '"');
-}
-
-/// "" if the format holds the tensor.
-std::string finding(const Preflight::Tensor& tensor, const Format& format, int scale,
-                    bool& is_overflow) {
-  std::ostringstream text;
-  text << std::setprecision(3) << named(tensor);
-  is_overflow = overflows(tensor.values, format, scale);
-  const double lost = share_lost(tensor.values, format, scale);
-  if (!is_overflow && lost < kMany) return "";
-  if (is_overflow) {
-    text << " reaches " << tensor.values.max_abs << ": " << format.name << " ends at "
-         << std::setprecision(5) << format.largest();
-  } else {
-    text << ": " << format.name << " rounds " << std::lround(100 * lost)
-         << " % of its nonzero elements to 0";
-  }
-  if (is_grad(tensor.kind) && &format == &kFloat16) text << " at a loss scale of 2**" << scale;
-  return text.str();
-}
-
-/// The exponent of the largest loss scale at which no grad overflows float16.
-int best_scale(const ExponentCounts& grads) {
-  int scale = kLargestScale;
-  while (scale > kLastScale && overflows(grads, kFloat16, scale)) --scale;
-  return scale;
-}
-
-void add_findings(Preflight& found, const Format& format) {
-  const int scale = &format == &kFloat16 ? best_scale(sum_of_grads(found.tensors)) : 0;
-  for (size_t i = 0; i < found.tensors.size(); ++i) {
-    const Preflight::Tensor& tensor = found.tensors[i];
-    bool is_overflow = false;
-    const std::string text = finding(tensor, format, is_grad(tensor.kind) ? scale : 0, is_overflow);
-    if (!text.empty()) found.findings.push_back({format.type, is_overflow, i, text});
-  }
-}
-
-bool is_view(const Preflight::Tensor& op) {
-  static const std::set<std::string> views{"flatten", "reshape", "squeeze", "unsqueeze", "view"};
-  return views.count(op.name) > 0;
-}
-
 void add_notes(Preflight& found, const Reference& reference) {
-  std::string before;
-  for (const Preflight::Tensor& op : found.tensors) {
-    if (op.kind != Kind::kActivation || is_view(op)) continue;
-    if (op.name == "binary_cross_entropy" && before == "sigmoid") {
-      found.notes.emplace_back(
-          "The loss is the binary cross entropy of a sigmoid, which 16 bits round to 0 or 1: leave "
-          "out the sigmoid and use binary_cross_entropy_with_logits (BCEWithLogitsLoss).");
-    }
-    before = op.name;
-  }
   for (const auto& name : reference.written_buffers) {
     found.notes.push_back("The forward writes buffer '" + name +
                           "', which O2, O3 and O5 round: what it adds up there stops early. "
@@ -372,7 +273,7 @@ namespace detail {
 Preflight preflight(torch::nn::Module& module, const inspect::Initialize& initialize) {
   inspect::check_model(module);
   Preflight found;
-  const auto reference = inspect::run_in_float32(module, initialize, found.tensors);
+  const auto reference = inspect::run_in_float32(module, initialize);
   inspect::Rounding rounding(module, initialize);
   for (const auto level : {OptLevel::O1, OptLevel::O2, OptLevel::O3, OptLevel::O4, OptLevel::O5}) {
     found.verdicts.push_back(inspect::trial(level, module, initialize, reference));
@@ -382,8 +283,6 @@ Preflight preflight(torch::nn::Module& module, const inspect::Initialize& initia
   for (const auto level : inspect::preferred(module.parameters().front().device())) {
     if (found.verdict(level).fits) found.recommended = level;
   }
-  inspect::add_findings(found, inspect::kFloat16);
-  inspect::add_findings(found, inspect::kBFloat16);
   inspect::add_notes(found, reference);
   return found;
 }
@@ -396,11 +295,6 @@ const Preflight::Verdict& Preflight::verdict(OptLevel level) const {
   }
   C10_THROW_ERROR(ValueError,
                   c10::str("Preflight: expected a level of O1 to O5, got ", name(level)));
-}
-
-double Preflight::share_lost(double loss_scale) const {
-  return inspect::share_lost(inspect::sum_of_grads(tensors), inspect::kFloat16,
-                             std::ilogb(loss_scale));
 }
 
 std::ostream& operator<<(std::ostream& stream, const Preflight& found) {
@@ -423,7 +317,6 @@ std::ostream& operator<<(std::ostream& stream, const Preflight& found) {
     stream << "\nRecommended: " << name(found.recommended) << '.';
     stream << inspect::times(found);
   }
-  for (const auto& each : found.findings) stream << '\n' << each.text;
   for (const auto& note : found.notes) stream << '\n' << note;
   return stream;
 }

@@ -148,8 +148,9 @@ void expect_its_master_on_return(at::Device device, const Options& options) {
   auto& groups = edited.optimizer.param_groups();
   edited.step();
   const Tensor stepped = edited.group()[0], value = stepped.detach().clone();
-  const Group popped = std::move(groups.back());
-  groups.back() = Group(edited.net->last->parameters(), popped.options().clone());
+  auto options_of_popped = groups.back().options().clone();
+  groups.pop_back();
+  groups.emplace_back(edited.net->last->parameters(), std::move(options_of_popped));
   edited.step();
   EXPECT_TRUE(same_bits(stepped.detach(), value)) << "nobody steps it";
   edited.optimizer.add_param_group(Group(edited.net->first->parameters()));

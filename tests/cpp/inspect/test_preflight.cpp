@@ -127,17 +127,6 @@ class PreflightTest : public DeviceTest {
       EXPECT_TRUE(verdict.fits) << name(verdict.level) << ": " << verdict.reason;
     }
   }
-
-  static bool names(const Preflight& found, at::ScalarType format, bool is_overflow,
-                    const std::string& op) {
-    for (const auto& each : found.findings) {
-      if (each.format == format && each.is_overflow == is_overflow &&
-          found.tensors[each.tensor].name == op) {
-        return true;
-      }
-    }
-    return false;
-  }
 };
 
 TEST_P(PreflightTest, AHealthyModelFitsEveryLevel) {
@@ -154,7 +143,7 @@ TEST_P(PreflightTest, AHealthyModelFitsEveryLevel) {
     EXPECT_EQ(verdict.loss_scale.has_value(), verdict.level < OptLevel::O4);
   }
   EXPECT_EQ(found.recommended, OptLevel::O4);
-  for (const auto& each : found.findings) ADD_FAILURE() << each.text;
+  EXPECT_TRUE(found.notes.empty());
 }
 
 TEST_P(PreflightTest, DrawsOneMaskWhereItDependsOnTheDtype) {
@@ -198,8 +187,6 @@ TEST_P(PreflightTest, NamesAnOverflowOfTheForward) {
   }
   EXPECT_TRUE(found.verdict(OptLevel::O4).fits);
   EXPECT_EQ(found.recommended, OptLevel::O4);
-  EXPECT_TRUE(names(found, at::kHalf, true, "mul"));
-  EXPECT_FALSE(names(found, at::kBFloat16, true, "mul"));
 }
 
 TEST_P(PreflightTest, NamesGradsThatFloat16Loses) {
@@ -209,7 +196,6 @@ TEST_P(PreflightTest, NamesGradsThatFloat16Loses) {
             std::string::npos)
       << found.verdict(OptLevel::O2).reason;
   EXPECT_TRUE(found.verdict(OptLevel::O5).fits) << found.verdict(OptLevel::O5).reason;
-  EXPECT_TRUE(names(found, at::kHalf, false, "mul"));
 }
 
 TEST_P(PreflightTest, NamesAMaskThatFloat16CannotHold) {
@@ -318,25 +304,10 @@ TEST_P(PreflightTest, LeavesEverythingAsItWas) {
   EXPECT_FALSE(casting_to(device().type()));
 }
 
-TEST_P(PreflightTest, CountsExponents) {
-  const Preflight found = preflight_of([](const Tensor& y) { return y * 3.0; });
-  for (const auto& tensor : found.tensors) {
-    if (tensor.kind != Preflight::Kind::kActivation || tensor.name != "mul") continue;
-    EXPECT_EQ(tensor.scope, "op");
-    EXPECT_EQ(tensor.values.max_abs, 4.5);  // 3 · (8 · 0.125 + 0.5)
-    EXPECT_EQ(tensor.values.nonzero(), 32);
-    EXPECT_EQ(tensor.values.counts[2 - ExponentCounts::kLowest], 32);
-    EXPECT_EQ(tensor.values.share_below(2), 0);
-    EXPECT_EQ(tensor.values.share_below(3), 1);
-    return;
-  }
-  FAIL() << "no mul";
-}
-
-TEST_P(PreflightTest, SharesOfGradsLost) {
-  const Preflight found = preflight_of([](const Tensor& y) { return y * 1e-9; });
-  EXPECT_GT(found.share_lost(1), 0.5);
-  EXPECT_EQ(found.share_lost(std::ldexp(1, 20)), 0);
+TEST_P(PreflightTest, LowersTheLossScaleUntilNoGradOverflows) {
+  const Preflight found = preflight_of([](const Tensor& y) { return y * 512.0; });
+  EXPECT_EQ(found.verdict(OptLevel::O2).loss_scale, 256);  // the largest grads are 64 each
+  EXPECT_TRUE(found.verdict(OptLevel::O2).fits) << found.verdict(OptLevel::O2).reason;
 }
 
 TEST_P(PreflightTest, RefusesWhatItCannotJudge) {
@@ -383,8 +354,7 @@ TEST_P(PreflightTest, Prints) {
       std::regex_search(text, std::regex("\nO4     yes   [0-9.e+]+ +relative error: loss ")))
       << text;
   const std::regex advice(
-      "\n\nRecommended: O4\\. An iteration takes [0-9.e+]+ ms, in float32 [0-9.e+]+ ms[^\n]*\\."
-      "\nactivation mul of \"op\" reaches 9e\\+04: float16 ends");
+      "\n\nRecommended: O4\\. An iteration takes [0-9.e+]+ ms, in float32 [0-9.e+]+ ms[^\n]*\\.$");
   EXPECT_TRUE(std::regex_search(text, advice)) << text;
 }
 
