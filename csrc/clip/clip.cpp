@@ -154,10 +154,7 @@ Tensor norm_if_any_steps(const Tensor& norm, const ClippedStates& states) {
   return all_skip.defined() ? norm.masked_fill(all_skip.gt(0), INFINITY) : norm;
 }
 
-void check_clip(const char* function, const char* argument, double bound,
-                const ClippedStates& states) {
-  TORCH_CHECK_VALUE(bound >= 0, function, ": expected ", argument, " to be at least 0, got ",
-                    bound);
+void check_unscaled(const char* function, const ClippedStates& states) {
   for (OptimizerState* state : states) state->check_unscaled(function);
 }
 
@@ -166,7 +163,7 @@ void check_clip(const char* function, const char* argument, double bound,
 Tensor clip_grad_norm(const ClippedStates& states, double max_norm, double norm_type,
                       const RanksOfShards& ranks) {
   at::NoGradGuard no_grad;
-  check_clip("clip_grad_norm_", "max_norm", max_norm, states);
+  check_unscaled("clip_grad_norm_", states);
   if (norm_type != 2) {
     for (OptimizerState* state : states) state->grads().unscale_checked();
   }
@@ -187,7 +184,7 @@ Tensor clip_grad_norm(const ClippedStates& states, double max_norm, double norm_
 
 void clip_grad_value(const ClippedStates& states, double clip_value) {
   at::NoGradGuard no_grad;
-  check_clip("clip_grad_value_", "clip_value", clip_value, states);
+  check_unscaled("clip_grad_value_", states);
   for (OptimizerState* state : states) state->grads().unscale_checked();
   for (OptimizerState* state : states) {
     for (const Tensor& grad : unscaled_part(*state, states, {}).unscaled) {

@@ -13,7 +13,8 @@ namespace torchamp {
 /// is at most `max_norm`. Returns the norm before clipping, a float32 scalar on the device, without
 /// waiting for it. Call it between the last scale_loss and the step. If master grads are not
 /// materialized, clipping by the 2-norm costs no pass. Grads that only skipped steps would use do
-/// not count; if all steps are to be skipped, the norm is not finite.
+/// not count; if all steps are to be skipped, the norm is not finite. At O0 without a loss scale,
+/// and where amp is not enabled, this is LibTorch's own to the last bit, and waits.
 ///
 /// Throws ValueError without optimizers or for a max_norm that is negative or NaN, RuntimeError
 /// where grads are still scaled.

@@ -23,8 +23,8 @@ def clip_grad_norm_(
     """Scales the grads that `optimizers` step by so that their total norm is at most `max_norm`.
     Called between the last scale_loss and the step. The norm is computed in float32, also of 16-bit
     grads. With a fused optimizer and materialize_master_grads=False the clipping costs no pass.
-    Grads that only skipped steps would use do not count. After initialize(enabled=False) it is
-    `torch.nn.utils.clip_grad_norm_`.
+    Grads that only skipped steps would use do not count. At O0 without a loss scale, and after
+    initialize(enabled=False), it is `torch.nn.utils.clip_grad_norm_`.
 
     Args:
         optimizers: one or a list, of one initialize. The norm is that of all their grads together.
@@ -53,6 +53,9 @@ def clip_grad_norm_(
             "clip_grad_norm_: expected norm_type to be 2 with DTensors, where ranks sum squares, "
             f"got {norm_type}"
         )
+    if _is_plain(states):
+        params = list(dict.fromkeys(params_of(chosen)))
+        return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
     with _mirrored(states):
         return _clip_by_norm(states, params_of(chosen), max_norm, norm_type)
 
@@ -87,6 +90,14 @@ def _check_bound(function: str, argument: str, bound: Any) -> None:
     expect(is_number(bound), function, argument, "a number", bound)
     if not float(bound) >= 0:
         raise ValueError(f"{function}: expected {argument} to be at least 0, got {bound}")
+
+
+def _is_plain(states: Sequence[OptimizerSession]) -> bool:
+    """Whether training is the program's own. torch's clip refuses DTensors of several meshes."""
+    if not states or _are_sharded(states):
+        return False
+    properties = states[0].session.settings.properties
+    return properties.opt_level == "O0" and properties.loss_scale == 1.0
 
 
 def _are_sharded(states: Sequence[OptimizerSession]) -> bool:

@@ -222,6 +222,24 @@ TEST_P(OptimizerTest, ClippingTakesEveryNorm) {
   }
 }
 
+TEST_P(OptimizerTest, ClippingAtO0IsLibTorchs) {
+  for (const double norm_type : {2.0, 1.0, 3.0, HUGE_VAL}) {
+    Net ours = make_net(device()), theirs = make_net(device());
+    torch::optim::SGD sgd(ours->parameters(), 0.1);
+    auto amped = initialize(ours, sgd, quiet(OptLevel::O0));
+    const Batch batch = make_batch(device());
+    scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
+    loss_of(theirs->forward(batch.data), batch.target).backward();
+    const double expected =
+        torch::nn::utils::clip_grad_norm_(theirs->parameters(), 1e-3, norm_type);
+    EXPECT_EQ(clip_grad_norm_(amped.optimizer, 1e-3, norm_type).item<double>(), expected);
+    for (size_t i = 0; i < ours->parameters().size(); ++i) {
+      EXPECT_TRUE(same_bits(ours->parameters()[i].grad(), theirs->parameters()[i].grad()))
+          << norm_type;
+    }
+  }
+}
+
 TEST_P(OptimizerTest, IsAHandle) {
   Training training = train_at(OptLevel::O2);
   const Optimizer copy = training.optimizer();

@@ -13,7 +13,8 @@ from nets import LEVELS, adam, initialized, linear_net, loss_of
 
 from torchamp import amp, optimizers
 
-FEW, MANY = 300, 100_000
+#: Multiples of 150 each, as is a tenth, after which what train() does recurs.
+FEW, MANY = 300, 90_000
 #: Bytes that a run of any length may take more than a short one: allocators keep some.
 SLACK = 4 << 20
 

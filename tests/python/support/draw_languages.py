@@ -76,6 +76,7 @@ class LanguagesDraw(Draw):
     - Adam's averages of infinities are others than torch's.
     - Adagrad cannot step what is added to it, and makes states before the first step, as fused ones
       do.
+    - LibTorch's clipping by norm, which is amp's at O0 without a loss scale, rounds otherwise.
     """
 
     mirror_of = Shape
@@ -158,6 +159,12 @@ class LanguagesDraw(Draw):
 
     def zero_model(self) -> dict[str, Any]:
         return {}
+
+    def clip_norm(self) -> dict[str, Any]:
+        setup = self.mirror.setup
+        is_scaled = setup.overrides.get("loss_scale", 1.0) != 1.0
+        require(setup.level != "O0" or is_scaled, "the language's own clipping")
+        return super().clip_norm()
 
     def clip_model(self) -> dict[str, Any]:
         """By LibTorch's function, whose writes PyTorch does not count."""
