@@ -65,12 +65,9 @@ FUNCTIONS = {
 
 _NORM = "normalized_shape eps elementwise_affine memory_efficient weight reset_parameters"
 _SCALER = "loss_scale update_scale backward scale_gradient has_overflow cur_scale"
-_LEVEL = ("builtins.object", "()", "brief more __call__")
 
 #: By class: a base class, the signature of its constructor, and attributes of its instances.
 CLASSES = {
-    "apex.amp.frontend.Properties": ("builtins.object", "()", "options _update_options_dict"),
-    **{f"apex.amp.frontend.O{i}": _LEVEL for i in range(4)},
     "apex.amp.handle.AmpHandle": (
         "builtins.object",
         "(loss_scale='dynamic', enable_caching=True, verbose=False)",
