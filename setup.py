@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 
 import setuptools
 from setuptools import Extension, setup
@@ -84,7 +83,6 @@ class CMakeBuild(build_ext):
     of the wheel, or for an editable installation that of the sources."""
 
     def build_extension(self, ext: Extension) -> None:
-        begin = time.time()
         if not torch_minor() and not {"CMAKE_ARGS", "CMAKE_PREFIX_PATH"} & os.environ.keys():
             raise SystemExit(
                 f"torchamp: expected torch in {sys.prefix}, got none: install torch first, then "
@@ -102,10 +100,6 @@ class CMakeBuild(build_ext):
         self._run(cmake, "--build", tree, "--parallel", str(jobs()))
         self._run(cmake, "--install", tree, "--prefix", str(package))
         self._run(cmake, "--install", tree, "--prefix", str(package), "--component", "python")
-        if self.editable_mode:
-            stamp = package / "_editable.stamp"
-            stamp.touch()
-            os.utime(stamp, (begin, begin))
 
     def copy_extensions_to_source(self) -> None:
         """Does nothing: CMake has installed the module there."""

@@ -6,13 +6,17 @@ python build_tools/tutorial.py    # with torchamp, numpy and matplotlib
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 import json
 import os
 import pathlib
 import re
+import sys
 import tempfile
 from typing import Any
+
+import torch
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -103,7 +107,10 @@ def main() -> None:
     page = with_outputs(page, run([code for code, _ in cells(page)], names))
     PAGE.write_text(page, encoding="utf-8")
     NOTEBOOK.write_text(notebook(page), encoding="utf-8")
-    names["found"].save_plots(FIGURES)
+    sys.path.insert(0, str(NOTEBOOK.parent))
+    from plot_ranges import save_plots
+
+    save_plots(names["found"], FIGURES, f"torch {torch.__version__}, {datetime.date.today()}")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from lab import (
     seconds_now,
     write_csv,
 )
+from plot_ranges import save_plots
 from precision_models import MODELS, TROUBLES, Problem, load_problem
 
 from torchamp import amp
@@ -199,7 +200,7 @@ def main() -> int:
 
     name, problem = make_problem(arguments)
     report = amp.preflight(problem.model, problem.batch, problem.loss_fn)
-    report.save_plots(arguments.out)
+    save_plots(report, arguments.out, caption(arguments.device))
     rows = measure(problem, report, arguments)
     write_csv(rows, arguments.out / "which_precision.csv")
     draw(rows, name, arguments)

@@ -30,9 +30,6 @@ def check_torch(built_for: str, found: str) -> None:
 check_torch(TORCH_VERSION, torch.__version__)
 
 from torchamp import _C  # noqa: E402  only now: with another torch it would not load, or crash
-from torchamp._editable import warn_if_outdated  # noqa: E402
-
-warn_if_outdated(pathlib.Path(__file__).parent)
 
 #: The value of CMAKE_PREFIX_PATH for find_package(torchamp).
 cmake_prefix_path: str = str(pathlib.Path(__file__).parent / "share" / "cmake")

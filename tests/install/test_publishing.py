@@ -356,12 +356,6 @@ def test_an_editable_installation(environment: Environment, sources: pathlib.Pat
 
     with open(sources / "csrc" / "tools" / "doctor" / "main.cpp", "a") as source:
         source.write("// changed\n")
-    assert environment.call("python", "-c", "import torchamp").stderr == (
-        "torchamp: csrc/tools/doctor/main.cpp changed after torchamp was compiled, and this "
-        f"process uses what was compiled before. To compile: pip install -e {sources}\n"
-    )
-    check_that_it_trains(environment, sources)
-
     objects = list((sources / "build").rglob("*.o"))
     compiled = {path: path.stat().st_mtime_ns for path in objects}
     environment.pip_install("--editable", sources, CMAKE_ARGS=FAST)

@@ -12,7 +12,6 @@ import torch
 
 from torchamp._arguments import module_of, type_of
 from torchamp._load import _C
-from torchamp._tables import html_table
 from torchamp.amp import _checkpoint
 from torchamp.amp._initialize import check_enabled, prepare
 from torchamp.amp._loss_scalers import LossScalers
@@ -187,10 +186,6 @@ class Amp:
     def __repr__(self) -> str:
         lines = "".join(f"\n  {name}: {value}" for name, value in self._described())
         return f"Amp({lines}\n)" if lines else "Amp(enabled=False)"
-
-    def _repr_html_(self) -> str:
-        rows = self._described()
-        return html_table("Amp", ["", ""], rows) if rows else "<p>Amp(enabled=False)</p>"
 
     def _described(self) -> list[tuple[str, str]]:
         """Names and values; none if not enabled. Waits for the device, but not while a graph is

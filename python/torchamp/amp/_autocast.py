@@ -11,7 +11,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Optional, overload
+from typing import Any, Optional
 
 import torch
 
@@ -392,46 +392,22 @@ class OpenCasts:
     __del__ = close
 
 
-@overload
 def autocast(
-    device_type: str,
+    device_type: str | bool = "cuda",
     dtype: torch.dtype | None = None,
     enabled: bool = True,
     cache_enabled: bool | None = None,
-) -> torch.autocast: ...
-
-
-@overload
-def autocast(
-    enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
-) -> torch.autocast: ...
-
-
-def autocast(*args: Any, **kwargs: Any) -> torch.autocast:
+) -> torch.autocast:
     """Returns a torch.autocast, a context and a decorator.
 
-    Takes the arguments of torch.autocast (device_type, dtype=None, enabled=True,
-    cache_enabled=None); without device_type those of torch.cuda.amp.autocast (enabled=True,
-    dtype=torch.float16, cache_enabled=True), for CUDA.
+    Takes the arguments of torch.autocast, and those of torch.cuda.amp.autocast (enabled=True,
+    dtype=torch.float16, cache_enabled=True), which is for CUDA.
     """
-    has_device = "device_type" in kwargs or (args and not isinstance(args[0], bool))
-    return _of_device(*args, **kwargs) if has_device else _of_cuda(*args, **kwargs)
-
-
-def _of_device(
-    device_type: str,
-    dtype: torch.dtype | None = None,
-    enabled: bool = True,
-    cache_enabled: bool | None = None,
-) -> torch.autocast:
+    if isinstance(device_type, bool):
+        cache_enabled = enabled if cache_enabled is None else cache_enabled
+        return autocast("cuda", dtype, device_type, cache_enabled)
     enabled = enabled and not is_missing("autocast", device_type)
     return torch.autocast(device_type, dtype, enabled, cache_enabled)
-
-
-def _of_cuda(
-    enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
-) -> torch.autocast:
-    return _of_device("cuda", dtype, enabled, cache_enabled)
 
 
 def is_missing(what: str, device_type: str) -> bool:

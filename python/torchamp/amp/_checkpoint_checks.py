@@ -13,7 +13,6 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._masters import params_of
-from torchamp.amp._optimizer import check_whole
 from torchamp.optimizers import FusedOptimizer
 
 #: The entry that identifies a checkpoint, with its format's version.
@@ -200,7 +199,6 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], nam
     _check_count(name, "param_groups", here, there)
     for i, saved_group in enumerate(there):
         _check_type(saved_group, dict, f"{name}.param_groups[{i}]")
-    check_whole(saved, "amp.load")
     params = list(map(_C.stepped_for, params_of([optimizer])))
     for i, (group, saved_group) in enumerate(zip(here, there)):
         where = f"{name}.param_groups[{i}]"
@@ -259,13 +257,12 @@ def _wanted_states(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], params: list[torch.Tensor]
 ) -> list[_Wanted]:
     """The states of the parameters of `group`."""
-    original = type(optimizer)
     if isinstance(optimizer, FusedOptimizer):
         algorithm = optimizer.algorithm_of(group)
         return [_wanted_by_fused(algorithm, param) for param in params]
-    if getattr(torch.optim, original.__name__, None) is original:
-        return _wanted_by_torch(original, group, params)
-    return [_Wanted({}, set()) for _ in params]
+    may_be_missing = {"momentum_buffer"} if type(optimizer) is torch.optim.SGD else set()
+    states = first_states(type(optimizer), group, params)
+    return [_Wanted(state, state.keys() - may_be_missing) for state in states]
 
 
 def _wanted_by_fused(algorithm: _C.StepAlgorithm, param: torch.Tensor) -> _Wanted:
@@ -274,23 +271,25 @@ def _wanted_by_fused(algorithm: _C.StepAlgorithm, param: torch.Tensor) -> _Wante
     return _Wanted({**numbers, **dict.fromkeys(_C.state_names(algorithm), param)}, set(required))
 
 
-def _wanted_by_torch(
-    original: Any, group: dict[str, Any], params: list[torch.Tensor]
-) -> list[_Wanted]:
-    """What a step on the meta device makes, even where its arithmetic fails there. LBFGS and
-    SparseAdam make nothing."""
+def first_states(
+    kind: Any, group: dict[str, Any], params: list[torch.Tensor]
+) -> list[dict[str, Any]]:
+    """The states of `params` after a first step by an optimizer of torch's: what a step on the meta
+    device makes, even where its arithmetic fails there, with a number for the count of steps. Empty
+    for other classes, LBFGS and SparseAdam."""
+    if kind not in vars(torch.optim).values():
+        return [{} for _ in params]
     plain = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
     metas = [torch.empty_like(param, device="meta") for param in params]
     for meta in metas:
         meta.grad = torch.empty_like(meta)
-    optimizer = original([{**group, **plain, "params": metas}])
+    optimizer = kind([{**group, **plain, "params": metas}])
     with torch.no_grad(), contextlib.suppress(Exception):
-        inspect.unwrap(original.step)(optimizer)
-    may_be_missing = {"momentum_buffer"} if original is torch.optim.SGD else set()
+        inspect.unwrap(kind.step)(optimizer)
     states = [_without_none(optimizer.state.get(meta, {})) for meta in metas]
     for state in states:
         state.update(dict.fromkeys({"step"} & state.keys(), 0.0))
-    return [_Wanted(state, state.keys() - may_be_missing) for state in states]
+    return states
 
 
 def _without_none(state: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from torchamp.amp._cast import (
     params_to_cast,
     rules_of,
 )
-from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, let_models_be_exported, params_of
+from torchamp.amp._masters import hook_state_dict, let_models_be_exported, params_of
 from torchamp.amp._model import adopt_model
 from torchamp.amp._optimizer import adopt_optimizer, listed_optimizers, steps_fused
 from torchamp.amp._policy import Policy, is_marked, level_and_overrides
@@ -236,8 +236,6 @@ def _set_up(
             adopt_model(model, session, kept)
         for optimizer in optimizers:
             adopt_optimizer(optimizer, session, masters)
-            if steps_fused(optimizer) and session.verbosity > 0:
-                _log_savings(optimizer)
         session.agree_over(groups)
     except BaseException as error:
         session.end()
@@ -263,25 +261,6 @@ def _log_settings(settings: Settings, device: torch.device) -> None:
         other = IN_BFLOAT16[properties.opt_level]
         lines.append(f"  float16 is slow on most CPUs; {other} computes in bfloat16")
     log(logging.INFO, "\n".join(lines))
-
-
-def _log_savings(optimizer: Any) -> None:
-    """Logs how many bytes the options of a fused optimizer save."""
-    if optimizer.state_dtype is torch.bfloat16:
-        states = sum(
-            len(_C.state_names(optimizer.algorithm_of(group))) * param.numel()
-            for group in optimizer.param_groups
-            for param in group["params"]
-        )
-        log(logging.INFO, f"optimizer state in bfloat16: {2 * states / 2**20:.1f} MiB saved")
-    if optimizer.stochastic_rounding:
-        params = [each.model for each in optimizer._torchamp.core.params() if not each.has_master]
-        alone = sum(param.numel() for param in params if param.dtype in LOW_PRECISION)
-        if alone:
-            log(
-                logging.INFO,
-                f"stochastic rounding in place of masters: {4 * alone / 2**20:.1f} MiB saved",
-            )
 
 
 class _Snapshot:

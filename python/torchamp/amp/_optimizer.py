@@ -388,18 +388,8 @@ def _seed_momentum(optimizer: torch.optim.SGD) -> bool:
     return True
 
 
-def check_whole(state_dict: Any, function: str) -> None:
-    """Raises RuntimeError for one rank's part of a state, as the former shard_masters made it."""
-    if any("shard" in group for group in state_dict["param_groups"]):
-        raise RuntimeError(
-            f"{function}: expected the state of a whole optimizer, got one rank's part, which "
-            "shard_masters made; load the model's state alone, which is whole"
-        )
-
-
 def _note_loaded(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
     """Before torch's load_state_dict()."""
-    check_whole(state_dict, "load_state_dict")
     for state in _states_of_params(optimizer):
         state.loaded = state_dict
 

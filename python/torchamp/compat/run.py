@@ -11,18 +11,14 @@ import sys
 from types import ModuleType
 
 from torchamp.compat import alias, children
-from torchamp.compat.explain import explain
-from torchamp.doctor import show
 
 USAGE = """usage: python -m torchamp.apex script.py [argument ...]
        python -m torchamp.apex -m module [argument ...]
-       python -m torchamp.apex --explain
 
 Runs a program that imports apex, unchanged, with torchamp instead of apex. An apex that is
 installed keeps its own names; torchamp adds the missing ones.
 
   -m module   runs a module, as python's own -m
-  --explain   lists the replacement of each apex name, and runs nothing
 """
 
 
@@ -33,9 +29,6 @@ def main(arguments: list[str]) -> int:
         print(USAGE, end="")
         return 0 if arguments else 2
     alias.install()
-    if first == "--explain":
-        show(explain())
-        return 0
     if first == "-m" and len(arguments) > 1:
         return _run_module(arguments[1:])
     if first.startswith("-"):

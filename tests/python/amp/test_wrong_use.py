@@ -734,10 +734,6 @@ VALUE_ERRORS = (
         lambda: amp.GradScaler("cpu", init_scale=-1),
         "GradScaler: expected init_scale to be positive and finite, got -1",
     ),
-    (
-        lambda: amp.report(linear_net()).fold(-1),
-        "fold: expected depth to be an integer from 0 on, got -1",
-    ),
     *(
         (
             option("keep_fp32", name),

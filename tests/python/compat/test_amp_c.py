@@ -75,14 +75,18 @@ def test_l2norm(dtype, flag, device):
 
 
 @pytest.mark.parametrize(
-    ("lists", "message"),
+    ("lists", "got"),
     [
-        ([[]], "expected tensor_lists to have 2 lists, got 1"),
-        ([[], []], r"expected tensor_lists\[0\] to have tensors, got none"),
-        ([[1], [1, 2]], r"expected tensor_lists\[1\] to have as many tensors as tensor_lists\[0\]"),
+        ([[]], "1 of [0]"),
+        ([[], []], "2 of [0, 0]"),
+        ([[1], [1, 2]], "2 of [1, 2]"),
     ],
 )
-def test_lists_are_checked(lists, message, flag):
+def test_lists_are_checked(lists, got, flag):
     lists = [[torch.zeros(2) for _ in tensors] for tensors in lists]
-    with pytest.raises(RuntimeError, match=f"multi_tensor_scale: {message}"):
+    with pytest.raises(RuntimeError) as raised:
         amp_C.multi_tensor_scale(65536, flag, lists, 1.0)
+    assert str(raised.value) == (
+        "multi_tensor_scale: expected tensor_lists to have 2 lists of one length, not empty, got "
+        f"{got} tensors"
+    )

@@ -29,52 +29,6 @@ def test_adam(mode, flag, device):
     assert_equal(params, expected)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("copies", [False, True])
-def test_sgd(nesterov, copies, flag, device):
-    params, m = draw(device), zeros(draw(device))
-    dampening = 0.0 if nesterov else 0.3
-    expected = stepped_by(
-        lambda p: optimizers.FusedSGD(p, 0.1, 0.9, dampening, 0.1, nesterov),
-        params,
-        [draw(device, seed=s) for s in GRADS],
-    )
-    models = [[param.half() for param in params]] if copies else []
-    for step in GRADS:
-        grads = [grad * 2 for grad in draw(device, seed=step)]
-        arguments = (0.1, 0.9, dampening, 0.1, nesterov, step == 1, False, 0.5)
-        amp_C.multi_tensor_sgd(65536, flag, [grads, params, m, *models], *arguments)
-    assert_equal(params, expected)
-    for model in models:
-        assert_equal(model, [param.half() for param in params])
-
-
-def test_sgd_skips_where_the_flag_is_set(flag, device):
-    params, m = draw(device), zeros(draw(device))
-    before = [param.clone() for param in params]
-    lists = [draw(device, seed=1), params, m]
-    amp_C.multi_tensor_sgd(65536, flag + 7, lists, 0, 0.9, 0, 0.1, False, True, False, 1.0)
-    assert_equal(params, before)
-    assert all(not buffer.any() for buffer in m)
-
-
-@pytest.mark.parametrize("nvlamb", [False, True])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_lamb(weight_decay, nvlamb, flag, device):
-    params = draw(device)
-    grads = [draw(device, seed=s) for s in GRADS]
-    options = {"weight_decay": weight_decay, "always_adapts": nvlamb}
-    expected = stepped_by(lambda p: optimizers.FusedLAMB(p, 0.1, **options), params, grads)
-    states = zeros(params), zeros(params)
-    for step, each in enumerate(grads, 1):
-        norm = ops.l2norm(each)[0]
-        arguments = (0.1, 0.9, 0.999, 1e-6, step, 1, weight_decay, 1, 1, norm, 1.0, nvlamb)
-        kept = [grad.clone() for grad in each]
-        amp_C.multi_tensor_lamb(65536, flag, [each, params, *states], *arguments)
-        assert_equal(each, kept)
-    assert_equal(params, expected)
-
-
 def test_lamb_in_two_stages(flag, device):
     params, grads = draw(device), draw(device, seed=1)
     expected = stepped_by(lambda p: optimizers.FusedLAMB(p, 0.1, weight_decay=0.1), params, [grads])

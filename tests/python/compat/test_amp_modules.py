@@ -8,7 +8,6 @@ from apex.amp._amp_state import _amp_state, maybe_print, warn_or_err
 from apex.amp._initialize import applier, to_type
 from apex.amp._list_edits import follow_list_edits
 from apex.amp._process_optimizer import AmpOptimizerState
-from apex.amp.frontend import O1, O2, Properties, opt_levels
 from apex.amp.lists import functional_overrides, tensor_overrides, torch_overrides
 from nets import linear_net, loss_of, overflow_at, sgd
 
@@ -38,32 +37,7 @@ def test_the_stash_has_apex_s_class():
     del model
 
 
-# Properties and levels.
-
-
-@pytest.mark.parametrize("name", opt_levels)
-def test_a_level_sets_properties_and_returns_them(name):
-    properties = Properties()
-    assert not properties.enabled and properties.opt_level is None and properties.loss_scale == 1.0
-    assert opt_levels[name](properties) is properties
-    assert properties.enabled and properties.opt_level == name
-    assert properties.patch_torch_functions == (name in ("O1", "O4"))
-    assert name in opt_levels[name].brief
-
-
-def test_properties_are_checked_as_they_are_set():
-    properties = O2()(Properties())
-    properties.keep_batchnorm_fp32, properties.loss_scale = "False", "128.0"
-    assert properties.keep_batchnorm_fp32 is False and properties.options["loss_scale"] == 128.0
-    properties.cast_model_type = torch.bfloat16
-    with pytest.raises(RuntimeError, match="patch_torch_functions"):
-        properties.patch_torch_functions = True
-    with pytest.raises(RuntimeError, match="master_weights"):
-        O1()(Properties()).master_weights = True
-    with pytest.raises(ValueError, match="^Properties: expected one of enabled, .*, got 'typo'$"):
-        properties._update_options_dict({"typo": 1})
-    properties.of_the_program = 3
-    assert properties.of_the_program == 3 and "of_the_program" not in properties.options
+# Properties.
 
 
 def test_chosen_properties_cannot_be_changed_in_silence():
@@ -74,6 +48,10 @@ def test_chosen_properties_cannot_be_changed_in_silence():
         "it to initialize$",
     ):
         _amp_state.opt_properties.enabled = False
+    with pytest.raises(
+        AttributeError, match="^opt_properties: expected one of enabled, .*, got 'typo'$"
+    ):
+        _ = _amp_state.opt_properties.typo
     del model, optimizer
 
 

@@ -81,7 +81,6 @@ ARGUMENTS = {
     "apex.amp.scaler.LossScaler": partial(dict, loss_scale="dynamic"),
     "apex.fp16_utils.FP16Model": lambda: {"network": linear_net()},
     "apex.fp16_utils.FP16_Optimizer": lambda: {"init_optimizer": sgd(linear_net())},
-    "apex.mlp.MLP": partial(dict, mlp_sizes=[2, 3]),
     "apex.multi_tensor_apply.MultiTensorApply": partial(dict, chunk_size=16),
     "apex.parallel.DistributedDataParallel": lambda: {"module": nn.Linear(2, 2)},
     "apex.parallel.Reducer": lambda: {"module_or_grads_list": [torch.ones(1)]},

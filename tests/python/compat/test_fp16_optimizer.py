@@ -127,19 +127,16 @@ def test_an_overflow_before_a_clean_backward_still_skips(device):
     assert not optimizer.overflow
 
 
-def test_clipping_and_inspecting(device, heard):
+def test_clipping(device):
     model, optimizer = make(device, dynamic_loss_scale=True)
     optimizer.backward(loss_of(model))
-    seen = optimizer.inspect_master_grad_data()
-    assert [len(group) for group in seen] == [6]
-    norm = torch.cat([grad.flatten() for grad in seen[0]]).norm()
+    norm = torch.cat([param.grad.flatten() for param in optimizer.all_params]).norm()
     torch.testing.assert_close(optimizer.clip_master_grads(1e-3), norm)
     clipped = torch.cat([param.grad.flatten() for param in optimizer.all_params]).norm()
     torch.testing.assert_close(clipped.item(), 1e-3, rtol=1e-3, atol=0)
     optimizer.zero_grad()
     optimizer.backward(loss_of(model, factor=math.inf))
     assert optimizer.clip_master_grads(1.0) == -1
-    assert optimizer.inspect_master_grad_data() is None
 
 
 def test_zero_grad_fills_or_drops(device):
@@ -153,45 +150,19 @@ def test_zero_grad_fills_or_drops(device):
     assert all(param.grad is None for param in model.parameters())
 
 
-def test_a_closure_is_repeated_until_it_is_finite(device):
-    model, optimizer = make(device, **DYNAMIC)
-    calls = []
-
-    def closure():
-        optimizer.zero_grad()
-        loss = loss_of(model, factor=math.inf if len(calls) < 2 else 1.0)
-        calls.append(loss)
-        optimizer.backward(loss)
-        return loss
-
+def test_a_closure_is_refused(device):
+    model, optimizer = make(device)
+    optimizer.backward(loss_of(model))
     before = values(optimizer)
-    assert optimizer.step(closure) is calls[2] and len(calls) == 3
-    assert optimizer.loss_scale == 2.0**14
+    with pytest.raises(RuntimeError) as raised:
+        optimizer.step(lambda: None)
+    assert str(raised.value) == (
+        "FP16_Optimizer.step: expected no closure, got one; amp.initialize with a fixed loss_scale "
+        "takes closures"
+    )
+    assert all(torch.equal(a, b) for a, b in zip(before, values(optimizer)))
+    optimizer.step()
     assert not torch.equal(before[0], values(optimizer)[0])
-    assert torch.equal(model[0].weight, optimizer.fp32_from_fp16_groups[0][0].half())
-
-
-@pytest.mark.parametrize("rule, floor", [({"min_loss_scale": 2.0**15}, 2.0**15), ({}, 2.0**-10)])
-def test_a_closure_that_is_never_finite_ends(device, rule, floor):
-    model, optimizer = make(device, dynamic_loss_args=rule, **DYNAMIC)
-    with pytest.raises(
-        RuntimeError, match=f"expected finite grads, got none at loss scale {floor}"
-    ):
-        optimizer.step(lambda: optimizer.backward(loss_of(model, factor=math.nan)))
-
-
-def test_lbfgs_sees_the_model_at_each_of_its_points(device):
-    model, optimizer = make(device, torch.optim.LBFGS, lr=0.5)
-    losses = []
-
-    def closure():
-        optimizer.zero_grad()
-        losses.append(loss_of(model))
-        optimizer.backward(losses[-1])
-        return losses[-1]
-
-    optimizer.step(closure)
-    assert len(losses) > 3 and losses[-1] < losses[0]
 
 
 def test_an_exception_in_backward_leaves_grads_as_they_were(device):
@@ -209,7 +180,7 @@ def test_checkpoints_hold_the_masters(device):
     model, optimizer = make(device, torch.optim.Adam, lr=1e-3, **DYNAMIC)
     for seed in range(3):
         step(model, optimizer, seed)
-    keys = {"loss_scaler", "dynamic_loss_scale", "overflow", "first_closure_call_this_step"}
+    keys = {"loss_scaler", "dynamic_loss_scale", "overflow"}
     saved = copy.deepcopy(optimizer.state_dict())
     assert set(saved) == keys | {"optimizer_state_dict", "fp32_from_fp16"}
     state = {name: value.clone() for name, value in model.state_dict().items()}

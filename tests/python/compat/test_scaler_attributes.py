@@ -27,76 +27,42 @@ def test_numbers_of_every_type_are_taken(name, value):
     assert taken == 16 and type(taken) is (int if name in COUNTS else float)
 
 
-REFUSED = {
-    "none": (None, TypeError, "a number, got None"),
-    "nan": (math.nan, TypeError, "a number, got nan"),
-    "text": ("dynamic", TypeError, "a number, got 'dynamic'"),
-    "list": ([16], TypeError, "a number, got a list"),
-    "tensor": (torch.ones(2, 3), TypeError, "a number, got a tensor of sizes [2, 3]"),
-    "array": (np.ones(2), TypeError, "a number, got a ndarray"),
-}
+REFUSED = [None, math.nan, math.inf, -1, "dynamic", [16], torch.ones(2, 3)]
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("value", REFUSED, ids=repr)
 @pytest.mark.parametrize("name", SCALES + COUNTS)
-def test_what_is_no_number_is_refused_in_one_sentence(name, case):
-    value, error, message = REFUSED[case]
+def test_others_are_refused_in_one_sentence(name, value):
     scaler = LossScaler("dynamic")
     before = getattr(scaler, name)
     if name == "_min_loss_scale" and value is None:
-        scaler._min_loss_scale = None
         return
-    with pytest.raises(error) as raised:
-        setattr(scaler, name, value)
-    assert str(raised.value) == f"LossScaler: expected {name} to be {message}"
-    assert getattr(scaler, name) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("_loss_scale", 0, "positive and finite, got 0"),
-        ("_loss_scale", -1.0, "positive and finite, got -1.0"),
-        ("_loss_scale", math.inf, "positive and finite, got inf"),
-        ("_max_loss_scale", 0.0, "positive and finite, got 0.0"),
-        ("_min_loss_scale", math.inf, "positive and finite, got inf"),
-        ("_scale_seq_len", 4.5, "a whole number of at least 1, got 4.5"),
-        ("_scale_seq_len", 0, "a whole number of at least 1, got 0"),
-        ("_unskipped", torch.tensor(0.5), "a whole number of at least 0, got tensor(0.5000)"),
-        ("_unskipped", -1, "a whole number of at least 0, got -1"),
-    ],
-)
-def test_values_out_of_range_are_refused_in_one_sentence(name, value, message):
-    scaler = LossScaler("dynamic")
-    before = getattr(scaler, name)
+    above = -1 if name == "_unskipped" else 0
     with pytest.raises(ValueError) as raised:
         setattr(scaler, name, value)
-    assert str(raised.value) == f"LossScaler: expected {name} to be {message}"
+    message = f"LossScaler: expected {name} to be a finite number above {above}, got {value!r}"
+    assert str(raised.value) == message
     assert getattr(scaler, name) == before
 
 
-def test_bounds_that_are_none():
-    scaler = LossScaler("dynamic")
-    for value in (None, 0, 0.0, -1):
-        scaler._min_loss_scale = 4.0
-        scaler._min_loss_scale = value
-        assert scaler._min_loss_scale is None
-    scaler._max_loss_scale, scaler._scale_seq_len = math.inf, math.inf
-    assert scaler._max_loss_scale == 2.0**127 and scaler._scale_seq_len == 2**31 - 1
+@pytest.mark.parametrize("none", [None, 0, 0.0])
+def test_no_lower_bound(none):
+    scaler = LossScaler("dynamic", min_loss_scale=none)
+    assert scaler._min_loss_scale is None
+    scaler._min_loss_scale = 4.0
+    scaler._min_loss_scale = none
+    assert scaler._min_loss_scale is None
 
 
 def test_arguments_are_taken_alike():
     scaler = LossScaler("dynamic", np.float32(8), scale_window=2.0, max_loss_scale=torch.tensor(16))
     assert [scaler.update_scale() for _ in range(4)] == [False] * 4
     assert scaler.loss_scale() == 16.0 and LossScaler(torch.tensor(4.0)).loss_scale() == 4.0
-    for options, message in [
-        ({"scale_window": 1.5}, "scale_window to be a whole number of at least 1, got 1.5"),
-        ({"init_scale": None}, "init_scale to be a number, got None"),
-        ({"max_loss_scale": None}, "max_loss_scale to be a number, got None"),
-    ]:
-        with pytest.raises((TypeError, ValueError)) as raised:
-            LossScaler("dynamic", **options)
-        assert str(raised.value) == f"LossScaler: expected {message}"
+    for name in ("scale_window", "init_scale", "max_loss_scale"):
+        with pytest.raises(ValueError) as raised:
+            LossScaler("dynamic", **{name: math.nan})
+        message = f"LossScaler: expected {name} to be a finite number above 0, got nan"
+        assert str(raised.value) == message
 
 
 def test_a_growth_interval_that_argparse_made_a_float():

@@ -108,9 +108,8 @@ def test_the_doctor_prints_the_installed_version(
     assert capsys.readouterr().out == "torchamp 1.2 of torchamp\n"
 
 
-@pytest.mark.parametrize("command", ["torchamp.apex --explain", "torchamp --json"])
-def test_a_reader_that_leaves_early_is_no_error(command: str) -> None:
-    program = [sys.executable, "-m", *command.split()]
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    program = [sys.executable, "-m", "torchamp", "--json"]
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, text=True)

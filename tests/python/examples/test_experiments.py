@@ -23,6 +23,7 @@ import compare  # noqa: E402
 import conv_noise  # noqa: E402
 import lab  # noqa: E402
 import native_loop  # noqa: E402
+import plot_ranges  # noqa: E402
 import vgg  # noqa: E402
 import vgg_sweep  # noqa: E402
 import which_precision  # noqa: E402
@@ -185,6 +186,23 @@ def test_which_precision_of_healthy_models(python, tmp_path, model):
     assert {row["fits"] for row in rows} == {"True"}
     assert re.search(r"Recommended: O[14]\.", printed) and "TF32: n/a on this device" in printed
     assert_written(tmp_path, "which_precision.png", "range.png", "grads.png")
+
+
+def test_nothing_covers_anything_in_the_plot_of_grads():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    report = amp.preflight(model, torch.randn(8, 4), lambda output: 1e-3 * output.square().sum())
+    figure = plot_ranges.draw_grads(report)
+    figure.canvas.draw()
+    left, right = figure.axes
+    assert left.get_tightbbox().x1 <= right.get_tightbbox().x0
+    for axes in figure.axes:
+        assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
+
+
+def test_quantiles_of_exponents():
+    exponents = plot_ranges.Counter({3: 1, -7: 98, 5: 1})
+    found = [plot_ranges.quantile(exponents, share) for share in (0.0, 0.05, 0.95, 0.99, 1.0)]
+    assert found == [-7, -7, -7, 3, 5]
 
 
 def test_which_precision_times_its_arms_in_turn(monkeypatch):

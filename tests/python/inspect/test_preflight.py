@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from torchamp import amp
-from torchamp._tools.inspect import preflight, range_plot
+from torchamp._tools.inspect import preflight
 from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, range_of
 from torchamp.optimizers import FusedAdamW
 
@@ -423,29 +423,11 @@ def test_wrong_arguments():
         amp.preflight(model, torch.randn(2, 3), lambda y: y.sum())
 
 
-def test_as_dict_html_and_plots(tmp_path):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no plots")
+def test_to_dict():
     report = amp.preflight(Inner(lambda x: x * 1e6 / 1e6), inputs(torch.device("cpu")))
     facts = json.loads(json.dumps(report.to_dict()))
     assert facts["recommended"] == "O4" and facts["verdicts"][0]["level"] == "O1"
     assert facts["findings"][0]["tensor"]["name"] == "mul"
-    assert "<table>" in report._repr_html_() and "O4" in report._repr_html_()
-    paths = report.save_plots(tmp_path / "plots")
-    assert [path.rpartition("/")[2] for path in paths] == ["range.png", "grads.png"]
-    assert all((tmp_path / "plots" / path).stat().st_size > 10_000 for path in paths)
-
-
-def test_nothing_covers_anything_in_the_plot_of_grads():
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no plots")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = range_plot._grads(Figure, range_of(torch.exp2(torch.arange(-30.0, 10.0))), "title")
-    FigureCanvasAgg(figure).draw()
-    left, right = figure.axes
-    assert left.get_tightbbox().x1 <= right.get_tightbbox().x0
-    for axes in figure.axes:
-        assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 - 1
 
 
 @pytest.mark.parametrize("format", [FLOAT16, BFLOAT16], ids=lambda format: format.name)
@@ -469,5 +451,3 @@ def test_ranges_of_special_numbers():
     )
     assert (found.zeros, found.infs, found.nans, found.nonzero) == (2, 2, 1, 3)
     assert found.exponents == {1: 1, -2: 1, -149: 1} and found.max_abs == 3.0
-    assert (found.quantile(0.0), found.quantile(1.0)) == (-149, 1)
-    assert range_of(torch.zeros(0)).quantile(0.5) is None

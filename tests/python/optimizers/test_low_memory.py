@@ -9,7 +9,7 @@ import pytest
 import torch
 from nets import MASTER_LEVELS, Net, initialized, train_step
 
-from torchamp import amp, optimizers
+from torchamp import optimizers
 from torchamp._load import _C
 
 MAKERS = {
@@ -89,17 +89,6 @@ def test_a_pickle_with_a_choice_that_is_no_more():
     param.grad = torch.ones_like(param)
     made.step()
     assert not torch.equal(param, before)
-
-
-def test_saved_memory_is_printed(heard):
-    model = torch.nn.Linear(1024, 1024, bias=False)
-    optimizer = optimizers.FusedAdamW(model.parameters(), state_dtype=torch.bfloat16)
-    amp.initialize(model, optimizer, opt_level="O2", verbosity=1)
-    assert "INFO: optimizer state in bfloat16: 4.0 MiB saved" in heard.take()
-    model = torch.nn.Linear(1024, 1024, bias=False)
-    optimizer = optimizers.FusedSGD(model.parameters(), 0.1, stochastic_rounding=True)
-    amp.initialize(model, optimizer, opt_level="O5", master_weights=False, verbosity=1)
-    assert "INFO: stochastic rounding in place of masters: 4.0 MiB saved" in heard.take()
 
 
 def test_stochastic_rounding_without_states_resumes():

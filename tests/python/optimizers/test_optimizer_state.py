@@ -276,21 +276,3 @@ def test_every_write_to_a_state_is_seen(write: str) -> None:
     WRITES[write](list(state.values())[1])
     assert not seen.is_still(state)
     assert _C.StateSnapshot(state).is_still(state)
-
-
-@pytest.mark.parametrize("whole_file", [False, True])
-def test_one_rank_s_part_of_a_state_is_refused(whole_file, tmp_path):
-    """As shard_masters, which is removed, left them in checkpoints."""
-    run = Run(TORCH["adamw"], "O2").train(1)
-    group = run.optimizer.param_groups[0]
-    group["shard"] = "0 of 2"
-    amp.save(run.model, run.optimizer, tmp_path / "saved")
-    part = run.optimizer.state_dict()
-    del group["shard"]
-    before = copy.deepcopy(run.optimizer.state_dict())
-    with pytest.raises(RuntimeError, match="expected the state of a whole optimizer, got one rank"):
-        if whole_file:
-            amp.load(run.model, run.optimizer, tmp_path / "saved")
-        else:
-            run.optimizer.load_state_dict(part)
-    assert str(run.optimizer.state_dict()) == str(before)

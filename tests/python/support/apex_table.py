@@ -65,12 +65,9 @@ FUNCTIONS = {
 
 _NORM = "normalized_shape eps elementwise_affine memory_efficient weight reset_parameters"
 _SCALER = "loss_scale update_scale backward scale_gradient has_overflow cur_scale"
-_LEVEL = ("builtins.object", "()", "brief more __call__")
 
 #: By class: a base class, the signature of its constructor, and attributes of its instances.
 CLASSES = {
-    "apex.amp.frontend.Properties": ("builtins.object", "()", "options _update_options_dict"),
-    **{f"apex.amp.frontend.O{i}": _LEVEL for i in range(4)},
     "apex.amp.handle.AmpHandle": (
         "builtins.object",
         "(loss_scale='dynamic', enable_caching=True, verbose=False)",
@@ -109,14 +106,9 @@ CLASSES = {
         "builtins.object",
         "(init_optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, "
         "dynamic_loss_args=None, verbose=True)",
-        "zero_grad step backward update_master_grads inspect_master_grad_data clip_master_grads "
+        "zero_grad step backward update_master_grads clip_master_grads "
         "state_dict load_state_dict loss_scale state param_groups optimizer overflow loss_scaler "
-        "fp16_groups fp32_from_fp16_groups fp32_from_fp32_groups first_closure_call_this_step",
-    ),
-    "apex.mlp.MLP": (
-        "torch.nn.Module",
-        "(mlp_sizes, bias=True, activation='relu')",
-        "num_layers bias weights biases weight_0 bias_0 forward",
+        "fp16_groups fp32_from_fp16_groups fp32_from_fp32_groups",
     ),
     "apex.multi_tensor_apply.MultiTensorApply": (
         "builtins.object",

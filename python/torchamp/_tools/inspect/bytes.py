@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp._shards import shard_of
+from torchamp.amp._checkpoint_checks import first_states
 from torchamp.amp._masters import LOW_PRECISION
 from torchamp.optimizers import FusedOptimizer
 
@@ -134,29 +134,10 @@ def _state_sizes(
     state = optimizer.state.get(param) or {}
     if not state and not param.requires_grad:
         return 0, 0
-    tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
-    if state:
-        return sum(map(_size, tensors)), sum(map(_float32_size, tensors))
-    count = stepped.numel()
-    dtypes = _first_states(optimizer, group, stepped)
-    wide = sum(4 if dtype.itemsize == 2 else dtype.itemsize for dtype in dtypes)
-    return sum(dtype.itemsize for dtype in dtypes) * count, wide * count
-
-
-def _first_states(
-    optimizer: torch.optim.Optimizer, group: dict[str, Any], stepped: torch.Tensor
-) -> list[torch.dtype]:
-    """The dtypes of the states, each of the parameter's sizes, that the first step will make."""
-    if isinstance(optimizer, FusedOptimizer):
+    if not state and isinstance(optimizer, FusedOptimizer):
         dtype = torch.float64 if stepped.dtype == torch.float64 else optimizer.state_dtype
-        return [dtype] * len(_C.state_names(optimizer.algorithm_of(group)))
-    kind = type(optimizer)
-    if not kind.__module__.startswith("torch.optim") or kind is torch.optim.LBFGS:
-        return []
-    options = inspect.signature(kind).parameters.keys() & group.keys() - {"params"}
-    probe = torch.zeros(2, dtype=stepped.dtype, device=stepped.device, requires_grad=True)
-    probe.grad = torch.zeros_like(probe)
-    twin = kind([probe], **{name: group[name] for name in options})
-    twin.step()
-    states = twin.state[probe].values()
-    return [s.dtype for s in states if isinstance(s, torch.Tensor) and s.shape == probe.shape]
+        count = len(_C.state_names(optimizer.algorithm_of(group)))
+        state = dict(enumerate([torch.empty_like(stepped, dtype=dtype, device="meta")] * count))
+    state = state or first_states(type(optimizer), group, [stepped])[0]
+    tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+    return sum(map(_size, tensors)), sum(map(_float32_size, tensors))

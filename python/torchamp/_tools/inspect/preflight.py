@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import os
 import time
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torchamp._arguments import expect, module_of, takes
 from torchamp._load import _C
 from torchamp._logging import log
-from torchamp._tables import html_table, text_table
+from torchamp._tables import text_table
 from torchamp._tools.inspect.bytes import in_unit, unit_for
 from torchamp._tools.inspect.iteration import (
     LossFunction,
@@ -23,7 +22,6 @@ from torchamp._tools.inspect.iteration import (
     run_iteration,
     time_iteration,
 )
-from torchamp._tools.inspect.range_plot import save_plots
 from torchamp._tools.inspect.ranges import (
     FLOAT16,
     FORMATS,
@@ -91,7 +89,7 @@ class Finding:
 
 @dataclasses.dataclass
 class Preflight:
-    """What amp.preflight returns; print it, or leave it to a notebook."""
+    """What amp.preflight returns; print it."""
 
     model: str  #: its class
     device: torch.device
@@ -121,24 +119,6 @@ class Preflight:
         power of two."""
         return self.grads().share_lost(FLOAT16, _exponent(loss_scale))
 
-    def save_plots(self, folder: str | os.PathLike[str]) -> list[str]:
-        """Writes range.png, the exponents of each module's tensors against the formats', and
-        grads.png, those of grads and the share that each loss scale loses, to a folder, which is
-        made.
-
-        Returns:
-            The paths.
-
-        Raises:
-            RuntimeError: without matplotlib.
-        """
-        groups: dict[tuple[str, str], Range] = {}
-        for each in self.tensors:
-            key = each.kind, named(each.module)
-            groups[key] = groups.get(key, no_range()) + each.range
-        rows = [(*key, found) for key, found in groups.items()]
-        return save_plots(rows, self.grads(), self._title(), os.fspath(folder))
-
     def to_dict(self) -> dict[str, Any]:
         """Its contents as numbers, texts, lists and dicts alone."""
         return {
@@ -159,9 +139,6 @@ class Preflight:
         return f"{self._title()}\n\n{text_table(*self._table())}\n\n{self._summary()}"
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return html_table(self._title(), *self._table(), self._summary())
 
     def _title(self) -> str:
         return f"preflight of {self.model} on {self.device}"

@@ -69,13 +69,6 @@ class Range:
         found = self.counts.nonzero().flatten().tolist()
         return {i + _LOWEST: int(self.counts[i]) for i in found}
 
-    def quantile(self, share: float) -> int | None:
-        """The exponent below or at which this share of the nonzero elements is; None of none."""
-        if not self.nonzero:
-            return None
-        reached = self.counts.cumsum(0) >= max(share * self.nonzero, 1)
-        return int(reached.to(torch.int8).argmax()) + _LOWEST
-
     def share_below(self, exponent: int) -> float:
         """The share of the nonzero elements whose exponent is lower."""
         index = min(max(exponent - _LOWEST, 0), len(self.counts))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from torchamp._arguments import module_of
-from torchamp._tables import html_table, text_table
+from torchamp._tables import text_table
 from torchamp._tools.inspect.bytes import (
     Bytes,
     bytes_of_params,
@@ -41,14 +40,6 @@ class ModuleRow:
     casts_up: int = 0  #: to one of more
     bytes: Bytes = dataclasses.field(default_factory=Bytes)
 
-    def add(self, other: ModuleRow) -> None:
-        """Takes the ops and tensors of a module in this one over."""
-        self.weight_dtypes += other.weight_dtypes
-        self.compute_dtypes += other.compute_dtypes
-        self.casts_down += other.casts_down
-        self.casts_up += other.casts_up
-        self.bytes += other.bytes
-
     @property
     def depth(self) -> int:
         """0 is the model."""
@@ -57,7 +48,7 @@ class ModuleRow:
 
 @dataclasses.dataclass
 class Report:
-    """What amp.report returns; print it, or leave it to a notebook."""
+    """What amp.report returns; print it."""
 
     level: str  #: "" if initialize did not return the model
     device: torch.device
@@ -78,23 +69,6 @@ class Report:
         """How many fewer than in float32; negative if it is more."""
         return self.float32_bytes.total - self.bytes.total
 
-    def fold(self, depth: int) -> Report:
-        """The report with no modules deeper than `depth`: 1 keeps the model's children. Rows that
-        stay have the sums of what is in them.
-
-        Raises:
-            ValueError: unless depth is an integer from 0 on.
-        """
-        if not isinstance(depth, int) or depth < 0:
-            raise ValueError(f"fold: expected depth to be an integer from 0 on, got {depth!r}")
-        rows: dict[str, ModuleRow] = {}
-        for row in self.rows:
-            if row.depth <= depth:
-                rows[row.name] = copy.deepcopy(row)
-            else:
-                rows[".".join(row.name.split(".")[:depth])].add(row)
-        return dataclasses.replace(self, rows=list(rows.values()))
-
     def to_dict(self) -> dict[str, Any]:
         """Its contents as numbers, texts, lists and dicts alone."""
         return {
@@ -112,9 +86,6 @@ class Report:
         return f"{self._title()}\n\n{text_table(*self._table())}\n\n{self._summary()}"
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return html_table(self._title(), *self._table(), self._summary())
 
     def _title(self) -> str:
         level = self.level or "not initialized"

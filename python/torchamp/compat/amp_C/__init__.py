@@ -13,21 +13,17 @@ from torchamp.compat.amp_C._elementwise import (
 )
 from torchamp.compat.amp_C._steps import (
     multi_tensor_adam,
-    multi_tensor_lamb,
     multi_tensor_lamb_stage1_cuda,
     multi_tensor_lamb_stage2_cuda,
-    multi_tensor_sgd,
 )
 
 __all__ = [
     "multi_tensor_adam",
     "multi_tensor_axpby",
     "multi_tensor_l2norm",
-    "multi_tensor_lamb",
     "multi_tensor_lamb_stage1_cuda",
     "multi_tensor_lamb_stage2_cuda",
     "multi_tensor_scale",
-    "multi_tensor_sgd",
 ]
 
 __getattr__: _gone.Getattr = _gone.attributes_of("amp_C")

@@ -23,19 +23,15 @@ def fused_step(
     states: Sequence[list[torch.Tensor]],
     hyper: Sequence[Number],
     step: Number = 1,
-    *,
-    model_params: Sequence[torch.Tensor] = (),
-    grad_factor: Number | None = None,
-    skip: torch.Tensor | None = None,
     **norms: Any,
 ) -> None:
     """Steps `params` by `grads` for the `step`-th time.
 
     states: the lists of the algorithm's states. hyper: its hyperparameters; a tensor may have one
-    element per parameter. model_params: written as params, rounded. skip: a tensor of one element;
-    unless 0, nothing is written. norms: param_norms, update_norms, float32 of the lists' length.
+    element per parameter. norms: param_norms, update_norms, float32 of the lists' length.
     """
     device = params[0].device
+    count = torch.as_tensor(step, dtype=torch.float32, device=device).reshape(()).sub(1)
     table = _table(hyper, device)
     rows = torch.arange(len(params), dtype=torch.int32)
     ops.fused_step(
@@ -43,18 +39,11 @@ def fused_step(
         grads,
         params,
         list(itertools.chain.from_iterable(states)),
-        _scalar(step, device).sub(1).expand(len(params)).contiguous(),
+        count.expand(len(params)).contiguous(),
         table,
         rows.clamp(max=len(table) - 1),
-        model_params=model_params,
-        grad_factor=None if grad_factor is None else _scalar(grad_factor, device),
-        skip=None if skip is None else (skip != 0).to(device, torch.float32).reshape(()),
         **norms,
     )
-
-
-def _scalar(value: Number, device: torch.device) -> torch.Tensor:
-    return torch.as_tensor(value, dtype=torch.float32, device=device).reshape(())
 
 
 def _table(hyper: Sequence[Number], device: torch.device) -> torch.Tensor:

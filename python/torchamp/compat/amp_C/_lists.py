@@ -10,23 +10,14 @@ import torch
 Lists = list[list[torch.Tensor]]
 
 
-def check_lists(function: str, tensor_lists: Lists, *depths: int) -> None:
-    """Raises RuntimeError unless there are as many lists as one of `depths`, not empty and of one
-    length."""
-    if len(tensor_lists) not in depths:
-        expected = " or ".join(map(str, depths))
-        raise RuntimeError(
-            f"{function}: expected tensor_lists to have {expected} lists, got {len(tensor_lists)}"
-        )
+def check_lists(function: str, tensor_lists: Lists, depth: int) -> None:
+    """Raises RuntimeError unless there are `depth` lists of one length, not empty."""
     lengths = [len(tensors) for tensors in tensor_lists]
-    if lengths[0] == 0:
-        raise RuntimeError(f"{function}: expected tensor_lists[0] to have tensors, got none")
-    for i, length in enumerate(lengths):
-        if length != lengths[0]:
-            raise RuntimeError(
-                f"{function}: expected tensor_lists[{i}] to have as many tensors as "
-                f"tensor_lists[0], {lengths[0]}, got {length}"
-            )
+    if len(lengths) != depth or 0 in lengths or len(set(lengths)) > 1:
+        raise RuntimeError(
+            f"{function}: expected tensor_lists to have {depth} lists of one length, not empty, "
+            f"got {len(lengths)} of {lengths} tensors"
+        )
 
 
 @contextlib.contextmanager

@@ -7,22 +7,18 @@ from typing import Any
 
 from torchamp import amp
 from torchamp.amp import load_state_dict, state_dict
+from torchamp.amp._settings import DESCRIPTIONS
 from torchamp.compat.apex.amp._amp_state import _amp_state
 from torchamp.compat.apex.amp._list_edits import follow_list_edits
-from torchamp.compat.apex.amp._properties import Properties, opt_levels
 from torchamp.compat.apex.amp._stash import attach_stash
 from torchamp.compat.apex.fp16_utils import FP16_Optimizer
 
-__all__ = [
-    *opt_levels,
-    "Properties",
-    "initialize",
-    "load_state_dict",
-    "opt_levels",
-    "state_dict",
-]
+__all__ = [*DESCRIPTIONS, "initialize", "load_state_dict", "opt_levels", "state_dict"]
 
-globals().update({level: type(function) for level, function in opt_levels.items()})
+#: What each does, where apex has functions that set properties.
+opt_levels = DESCRIPTIONS
+
+globals().update(opt_levels)
 
 
 @functools.wraps(amp.initialize, assigned=("__doc__",))

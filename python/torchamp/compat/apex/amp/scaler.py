@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,14 +12,12 @@ import torch
 from torchamp import ops
 from torchamp._load import _C
 from torchamp.amp._session import Session
-from torchamp.compat.apex.amp._numbers import to_count, to_number, to_scale
 
 __all__ = ["LossScaler"]
 
 _WINDOW = 2000
 #: Without a min_loss_scale.
 _FLOOR = ops.ScaleRule().min_scale
-_LARGEST = 2.0**127
 
 
 class LossScaler:
@@ -28,9 +26,8 @@ class LossScaler:
     scale_factor is accepted as in apex, whose scales always double and halve. Without a
     min_loss_scale the scale stops at 2**-10, where apex's goes on to 0.
 
-    Arguments and attributes are numbers of any type, and tensors of one element. Raises TypeError
-    for what is no number, ValueError for scales that are not positive and for counts that are not
-    whole.
+    Arguments and attributes are numbers of any type, and tensors of one element; int() makes counts
+    whole. Raises ValueError for others, and for what is not positive.
     """
 
     has_fused_kernel = True
@@ -51,12 +48,13 @@ class LossScaler:
         max_loss_scale: float = 2.0**24,
     ) -> None:
         rule = ops.ScaleRule(
-            growth_interval=to_count("scale_window", scale_window, 1),
-            min_scale=_floor("min_loss_scale", min_loss_scale),
-            max_scale=_ceiling("max_loss_scale", max_loss_scale),
+            growth_interval=_number("scale_window", scale_window, 0, int),
+            min_scale=_number("min_loss_scale", min_loss_scale, kind=_floor),
+            max_scale=_number("max_loss_scale", max_loss_scale),
         )
-        init_scale = to_scale("init_scale", init_scale)
-        loss_scale = loss_scale if loss_scale == "dynamic" else to_scale("loss_scale", loss_scale)
+        init_scale = _number("init_scale", init_scale)
+        if loss_scale != "dynamic":
+            loss_scale = _number("loss_scale", loss_scale)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._core = _C.LossScaler(loss_scale, init_scale=init_scale, rule=rule, device=device)
 
@@ -74,7 +72,7 @@ class LossScaler:
 
     @_loss_scale.setter
     def _loss_scale(self, value: Any) -> None:
-        self._core.set_loss_scale(to_scale("_loss_scale", value))
+        self._core.set_loss_scale(_number("_loss_scale", value))
 
     @property
     def _unskipped(self) -> int:
@@ -83,7 +81,7 @@ class LossScaler:
     @_unskipped.setter
     def _unskipped(self, value: Any) -> None:
         loss_scale, _, hysteresis = self._core.state()
-        self._core.load_state(loss_scale, to_count("_unskipped", value, 0), hysteresis)
+        self._core.load_state(loss_scale, _number("_unskipped", value, -1, int), hysteresis)
 
     @property
     def _scale_seq_len(self) -> int:
@@ -91,7 +89,7 @@ class LossScaler:
 
     @_scale_seq_len.setter
     def _scale_seq_len(self, value: Any) -> None:
-        self._change_rule(growth_interval=to_count("_scale_seq_len", value, 1))
+        self._change_rule(growth_interval=_number("_scale_seq_len", value, 0, int))
 
     @property
     def _min_loss_scale(self) -> float | None:
@@ -100,7 +98,7 @@ class LossScaler:
 
     @_min_loss_scale.setter
     def _min_loss_scale(self, value: Any) -> None:
-        self._change_rule(min_scale=_floor("_min_loss_scale", value))
+        self._change_rule(min_scale=_number("_min_loss_scale", value, kind=_floor))
 
     @property
     def _max_loss_scale(self) -> float:
@@ -108,7 +106,7 @@ class LossScaler:
 
     @_max_loss_scale.setter
     def _max_loss_scale(self, value: Any) -> None:
-        self._change_rule(max_scale=_ceiling("_max_loss_scale", value))
+        self._change_rule(max_scale=_number("_max_loss_scale", value))
 
     def _change_rule(self, **changes: float) -> None:
         rule = self._core.rule
@@ -182,16 +180,22 @@ class LossScaler:
         return self._has_overflow
 
 
-def _floor(name: str, value: Any) -> float:
-    """None and what is not positive are no floor of the program's."""
-    if value is None or to_number(name, value) <= 0:
-        return _FLOOR
-    return to_scale(name, value)
+def _floor(value: Any) -> float:
+    """None and 0 are no bound of the program's."""
+    return float(value or _FLOOR)
 
 
-def _ceiling(name: str, value: Any) -> float:
-    """Infinity is the largest power of two in float32."""
-    return to_scale(name, _LARGEST if to_number(name, value) == math.inf else value)
+def _number(name: str, value: Any, above: float = 0, kind: Callable[[Any], Any] = float) -> Any:
+    """`value`, of any type that `kind`, float or int, makes a number of: text, NumPy's, a tensor of
+    one element. Raises ValueError for others, for NaN and infinity. Waits for a tensor's device."""
+    try:
+        number = kind(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = math.nan
+    if not above < number < math.inf:
+        expected = f"a finite number above {above}"
+        raise ValueError(f"LossScaler: expected {name} to be {expected}, got {value!r}")
+    return number
 
 
 class SessionScaler(LossScaler):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,7 +38,6 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self.verbose = verbose
         self.dynamic_loss_scale = dynamic_loss_scale
         self.overflow: bool = False
-        self.first_closure_call_this_step: bool = True
         self._state = _C.OptimizerState()
         self._state.show_grads()
         self._adopt_groups()
@@ -113,13 +111,15 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         if self.dynamic_loss_scale:
             self.overflow |= bool(self.loss_scaler.found_inf())
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps, unless a backward overflowed; returns what the optimizer's step returned. A
-        closure is called again for as long as its backward overflows; RuntimeError once the loss
-        scale cannot decrease further."""
+    def step(self, closure: None = None) -> Any:
+        """Steps, unless a backward overflowed; returns what the optimizer's step returned. Raises
+        RuntimeError for a closure."""
         if closure is not None:
-            result = self.optimizer.step(self._retrying(closure))
-        elif self.overflow:
+            raise RuntimeError(
+                "FP16_Optimizer.step: expected no closure, got one; amp.initialize with a fixed "
+                "loss_scale takes closures"
+            )
+        if self.overflow:
             self._tell(f"Overflow: step skipped, the loss scale is now {self.loss_scale}")
             result = None
         else:
@@ -128,35 +128,7 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         self._state.copy_to_model()
         self._state.end_step([self.loss_scaler])
         self.overflow = False
-        self.first_closure_call_this_step = True
         return result
-
-    def _retrying(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        def wrapped() -> Any:
-            if not self.first_closure_call_this_step:
-                self._state.copy_to_model()
-            self.first_closure_call_this_step = False
-            loss = self._call(closure)
-            while self.overflow:
-                loss = self._call_again(closure)
-            return loss
-
-        return wrapped
-
-    def _call(self, closure: Callable[[], Any]) -> Any:
-        self.overflow = False
-        return closure()
-
-    def _call_again(self, closure: Callable[[], Any]) -> Any:
-        before = self.loss_scale
-        self._tell(f"Overflow: the closure is called again with the loss scale {before}")
-        loss = self._call(closure)
-        if self.overflow and self.loss_scale >= before:
-            raise RuntimeError(
-                f"FP16_Optimizer.step: expected finite grads, got none at loss scale {before}, "
-                "which cannot decrease further"
-            )
-        return loss
 
     def _tell(self, message: str) -> None:
         if self.verbose:
@@ -168,23 +140,12 @@ class FP16_Optimizer:  # noqa: N801  apex's name
             return -1
         return torch.nn.utils.clip_grad_norm_(self.all_params, max_norm, norm_type)
 
-    def inspect_master_grad_data(self) -> list[list[torch.Tensor | None]] | None:
-        """The grads of all that is stepped, group by group; None after an overflow."""
-        if self.overflow:
-            self._tell("Overflow: there are no grads to inspect; the step will be skipped")
-            return None
-        return [
-            [None if param.grad is None else param.grad.data for param in group["params"]]
-            for group in self.param_groups
-        ]
-
     def state_dict(self) -> dict[str, Any]:
         """Loss scale, masters and the optimizer's own state."""
         return {
             "loss_scaler": self.loss_scaler.state(),
             "dynamic_loss_scale": self.dynamic_loss_scale,
             "overflow": self.overflow,
-            "first_closure_call_this_step": self.first_closure_call_this_step,
             "optimizer_state_dict": self.optimizer.state_dict(),
             "fp32_from_fp16": self.fp32_from_fp16_groups,
         }
@@ -194,7 +155,6 @@ class FP16_Optimizer:  # noqa: N801  apex's name
         """Takes over what state_dict() or apex's gave; the model follows the masters."""
         self.loss_scaler.load_state(*_scaler_state(state_dict["loss_scaler"]))
         self.overflow = state_dict["overflow"]
-        self.first_closure_call_this_step = state_dict["first_closure_call_this_step"]
         self.optimizer.load_state_dict(state_dict["optimizer_state_dict"])
         for current, saved in zip(self.fp32_from_fp16_groups, state_dict["fp32_from_fp16"]):
             for master, value in zip(current, saved):
