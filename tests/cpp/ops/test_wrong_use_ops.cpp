@@ -44,10 +44,6 @@ void unscale(const Tensor& grad, const Tensor& inv_scale, const Tensor& found_in
   ops::unscale({grad}, {master}, inv_scale, found_inf);
 }
 
-void update_scale(const Tensor& scale, at::ScalarType growth, at::ScalarType hysteresis) {
-  ops::update_scale(scale, flag(growth), flag(hysteresis), flag());
-}
-
 std::vector<WrongUse> of_ops() {
   return {
       {"scale_of_integers", [] { ops::scale({of_type(at::kInt)}, {floats()}, 2, flag()); },
@@ -119,10 +115,9 @@ std::vector<WrongUse> of_ops() {
        },
        error(
            R"(^copy_cast: expected model_params\[0\] to have the sizes of .*\[2, 3\], got \[3, 2)")},
-      {"update_of_no_scale", [] { update_scale(Tensor(), at::kInt, at::kInt); },
+      {"update_of_no_scale", [] { ops::update_scale(Tensor(), flag(at::kInt), flag()); },
        error<c10::TypeError>("^update_scale: expected loss_scale to be a tensor, got none")},
-      {"update_without_found_inf",
-       [] { ops::update_scale(flag(), flag(at::kInt), flag(at::kInt), Tensor()); },
+      {"update_without_found_inf", [] { ops::update_scale(flag(), flag(at::kInt), Tensor()); },
        error<c10::TypeError>("^update_scale: expected found_inf to be a tensor, got none")},
   };
 }

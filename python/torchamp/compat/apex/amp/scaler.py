@@ -82,8 +82,7 @@ class LossScaler:
 
     @_unskipped.setter
     def _unskipped(self, value: Any) -> None:
-        loss_scale, _, hysteresis = self._core.state()
-        self._core.load_state(loss_scale, to_count("_unskipped", value, 0), hysteresis)
+        self._core.load_state(self._loss_scale, to_count("_unskipped", value, 0))
 
     @property
     def _scale_seq_len(self) -> int:
