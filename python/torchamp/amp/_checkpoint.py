@@ -269,7 +269,7 @@ def _from_numpy(value: Any) -> Any:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Sets them to what get_rng_state(), here or in C++, returned. Generators that are not in it
+    """Sets them to what get_rng_state() returned. Generators that are not in it
     stay as they are.
 
     Raises:
