@@ -79,30 +79,24 @@ void unscale(const Tensor& scaled_grad, const Tensor& master_grad, int64_t posit
   flags.write(result, master_grad, position);
 }
 
-void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker,
-                  const Tensor& hysteresis_tracker, const Tensor& found_inf,
+void update_scale(const Tensor& loss_scale, const Tensor& growth_tracker, const Tensor& found_inf,
                   const ScaleUpdate::Rule& rule) {
   const Tensor overflow = found_inf.reshape_as(loss_scale).ne(0);
-  const Tensor budget = hysteresis_tracker.reshape_as(loss_scale).sub(1);
   const Tensor count = growth_tracker.reshape_as(loss_scale).add(1);
   const Tensor recovers = count.le(0);
   const Tensor grows = recovers.logical_or(count.ge(rule.growth_interval));
-  const Tensor backs_off = overflow.logical_and(budget.le(0));
   const Tensor before = loss_scale.clamp_max(rule.max_scale);
   const Tensor smaller = before.mul(rule.backoff_factor);
   const float collapsed = rule.min_scale <= kUseful ? rule.min_scale : 0.0f;
-  const Tensor collapses = backs_off.logical_and(smaller.lt(collapsed));
+  const Tensor collapses = overflow.logical_and(smaller.lt(collapsed));
   const Tensor larger = before.mul(rule.growth_factor).clamp_max(rule.max_scale);
-  const Tensor lowered = at::where(backs_off, smaller.clamp_min(rule.min_scale), before);
   const Tensor raised = at::where(grows, larger, before);
   const Tensor after_overflow = count.clamp_max(0).masked_fill(collapses, -kRecoveryOverflows);
   const Tensor ended =
       grows.logical_and(recovers.logical_not().logical_or(raised.eq(rule.max_scale)));
   const Tensor after_clean = count.sub(recovers.to(at::kInt)).masked_fill(ended, 0);
   growth_tracker.copy_(at::where(overflow, after_overflow, after_clean).reshape_as(growth_tracker));
-  hysteresis_tracker.copy_(at::where(overflow, budget, budget.new_full({}, rule.hysteresis))
-                               .reshape_as(hysteresis_tracker));
-  loss_scale.copy_(at::where(overflow, lowered, raised));
+  loss_scale.copy_(at::where(overflow, smaller.clamp_min(rule.min_scale), raised));
 }
 
 void clip_factors(TensorList norms, TensorList factors, double max_norm, const Tensor& norm,
@@ -130,8 +124,8 @@ void finalize(const FlagTensors& flags, const BackwardEnd& end, const Tensor& lo
                                            : *flags.per_tensor);
   end.inv_scale.copy_(loss_scale.reciprocal().reshape({}));
   if (end.moved != nullptr) {
-    update_scale(end.moved->loss_scale, end.moved->growth_tracker, end.moved->hysteresis_tracker,
-                 end.found_inf, to_rule(end.moved->rule));
+    update_scale(end.moved->loss_scale, end.moved->growth_tracker, end.found_inf,
+                 to_rule(end.moved->rule));
   }
   if (end.report.defined()) {
     report(end, end.moved != nullptr ? end.moved->loss_scale : loss_scale);

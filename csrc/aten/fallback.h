@@ -33,8 +33,7 @@ struct FlagTensors {
 void unscale(const at::Tensor& scaled_grad, const at::Tensor& master_grad, int64_t position,
              const at::Tensor& inv_scale, bool accumulate, const FlagTensors& flags);
 void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
-                  const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
-                  const ScaleUpdate::Rule& rule);
+                  const at::Tensor& found_inf, const ScaleUpdate::Rule& rule);
 
 /// Of a ClipFactors, all but `norms` and `factors` are written.
 void clip_factors(at::TensorList norms, at::TensorList factors, double max_norm,

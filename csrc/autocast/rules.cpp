@@ -1,6 +1,5 @@
 #include "autocast/rules.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_cudnn_rnn_flatten_weight.h>
 #include <ATen/ops/cudnn_is_acceptable.h>
@@ -86,10 +85,6 @@ c10::DeviceType device_type_of(DispatchKey key) {
   return key == DispatchKey::AutocastCUDA ? c10::kCUDA : c10::kCPU;
 }
 
-std::optional<c10::ScalarType> scope_type(c10::DeviceType device_type) {
-  return at::autocast::get_autocast_dtype(device_type);
-}
-
 bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != device_type) return false;
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return false;
@@ -109,10 +104,6 @@ bool is_inside_of_an_op() {
 
 void to_low_precision(const Call& call) {
   cast_all(call, call.low_precision);
-}
-
-void to_bfloat16(const Call& call) {
-  cast_all(call, c10::kBFloat16);
 }
 
 void to_bfloat16_in_one_piece(const Call& call) {

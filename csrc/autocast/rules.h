@@ -46,11 +46,7 @@ using Rule = void (*)(const Call&);
 /// The dtype to cast to now, on a device type; empty if there is nothing to cast.
 using LowPrecision = std::optional<c10::ScalarType> (*)(c10::DeviceType);
 
-/// In the scope from which the kernel was called, O1's or the program's own.
-std::optional<c10::ScalarType> scope_type(c10::DeviceType device_type);
-
 void to_low_precision(const Call& call);
-void to_bfloat16(const Call& call);
 /// Of lstm, gru, rnn_tanh and rnn_relu: weights that are cast get memory as cuDNN wants it.
 void to_bfloat16_in_one_piece(const Call& call);
 void to_float32(const Call& call);

@@ -8,10 +8,9 @@ namespace torchamp {
 
 /// A loss scale in device memory, one element each, and its update rule.
 struct DynamicScale {
-  at::Tensor loss_scale;          ///< float32
-  at::Tensor growth_tracker;      ///< int32: clean backwards since it grew or overflowed
-  at::Tensor hysteresis_tracker;  ///< int32: overflows until it backs off
-  ops::ScaleRule rule;            ///< how it is updated
+  at::Tensor loss_scale;      ///< float32
+  at::Tensor growth_tracker;  ///< int32: clean backwards since it grew or overflowed
+  ops::ScaleRule rule;        ///< how it is updated
 };
 
 /// The inputs and outputs of the last pass. Float32 scalars on the grads' device, unless noted

@@ -6,7 +6,7 @@
 
 namespace torchamp::cuda {
 
-/// A folder of images, each under the key of what it was compiled from. It is used only if the
+/// A folder of images, each with its key, what it was compiled from. It is used only if the
 /// user owns it and no other user can access it; damaged images are ignored. Nothing here throws: a
 /// kernel that is not cached is compiled again.
 class ImageStore {
@@ -23,7 +23,7 @@ class ImageStore {
   void keep(const std::string& key, const std::string& image) const;
 
  private:
-  std::string path_of(const std::string& key) const { return folder_ + "/" + key; }
+  std::string path_of(const std::string& key) const;
 
   std::string folder_;
 };

@@ -276,7 +276,7 @@ void GradScaler::load(InputArchive& archive) {
   const int64_t growth_interval = read(archive, "growth_interval").toInt();
   const int64_t growth_tracker = read(archive, "_growth_tracker").toInt();
   const ops::ScaleRule rule = checked_rule(growth_factor, backoff_factor, growth_interval);
-  scaler_.load_state({scale, growth_tracker, rule.hysteresis});
+  scaler_.load_state({scale, growth_tracker});
   scaler_.set_rule(rule);
 }
 

@@ -1,12 +1,10 @@
 // One update of a dynamic loss scale: it grows after `growth_interval` clean backwards and backs
 // off on overflow.
 //
-// The rule is that of apex.amp with Megatron's hysteresis: the scale backs off from the
-// `hysteresis`th overflow on since the last clean backward.
-//
-// To which is added: an overflow at a min_scale of 1 or less is a collapse, from which the scale
-// recovers by growing with every clean backward until the kRecoveryOverflows-th overflow. The
-// growth tracker counts those that are left, as a negative number.
+// The rule is apex.amp's, and one addition: an overflow at a min_scale of 1 or less is a collapse,
+// from which the scale recovers by growing with every clean backward until the
+// kRecoveryOverflows-th overflow. The growth tracker counts those that are left, as a negative
+// number.
 #pragma once
 
 #include "math/float16.h"
@@ -26,26 +24,21 @@ struct ScaleUpdate {
     int32 growth_interval;
     float min_scale;
     float max_scale;
-    int32 hysteresis;
   };
 
   struct State {
     float loss_scale;
     int32 growth_tracker;
-    int32 hysteresis_tracker;
   };
 
   float* loss_scale = nullptr;
   int32* growth_tracker = nullptr;
-  int32* hysteresis_tracker = nullptr;
   Rule rule = {};
 };
 
 TORCHAMP_MATH ScaleUpdate::State backed_off(ScaleUpdate::State state,
                                             const ScaleUpdate::Rule& rule) {
   state.growth_tracker = state.growth_tracker < 0 ? state.growth_tracker + 1 : 0;
-  state.hysteresis_tracker -= 1;
-  if (state.hysteresis_tracker > 0) return state;
   state.loss_scale *= rule.backoff_factor;
   if (state.loss_scale >= rule.min_scale) return state;
   state.loss_scale = rule.min_scale;
@@ -54,7 +47,6 @@ TORCHAMP_MATH ScaleUpdate::State backed_off(ScaleUpdate::State state,
 }
 
 TORCHAMP_MATH ScaleUpdate::State grown(ScaleUpdate::State state, const ScaleUpdate::Rule& rule) {
-  state.hysteresis_tracker = rule.hysteresis;
   const bool recovers = state.growth_tracker < 0;
   if (!recovers) state.growth_tracker += 1;
   if (!recovers && state.growth_tracker < rule.growth_interval) return state;
@@ -72,12 +64,10 @@ TORCHAMP_MATH ScaleUpdate::State updated(ScaleUpdate::State state, bool found_in
 
 /// Returns the loss scale afterwards.
 TORCHAMP_MATH float update(const ScaleUpdate& scale, bool found_inf) {
-  const ScaleUpdate::State before{*scale.loss_scale, *scale.growth_tracker,
-                                  *scale.hysteresis_tracker};
+  const ScaleUpdate::State before{*scale.loss_scale, *scale.growth_tracker};
   const ScaleUpdate::State after = updated(before, found_inf, scale.rule);
   *scale.loss_scale = after.loss_scale;
   *scale.growth_tracker = after.growth_tracker;
-  *scale.hysteresis_tracker = after.hysteresis_tracker;
   return after.loss_scale;
 }
 

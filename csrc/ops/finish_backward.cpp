@@ -38,7 +38,7 @@ aten::FlagTensors flag_tensors(const Tensor& overflow_flags) {
 ScaleUpdate update_on_device(const DynamicScale* moved) {
   if (moved == nullptr) return {};
   return {pointer<float>(moved->loss_scale), pointer<int32>(moved->growth_tracker),
-          pointer<int32>(moved->hysteresis_tracker), to_rule(moved->rule)};
+          to_rule(moved->rule)};
 }
 
 Finalization on_device(const BackwardEnd& end, const Tensor& loss_scale,
@@ -126,7 +126,6 @@ void mark_outputs(const BackwardEnd& end) {
   if (end.moved == nullptr) return;
   mark_written(end.moved->loss_scale);
   mark_written(end.moved->growth_tracker);
-  mark_written(end.moved->hysteresis_tracker);
 }
 
 }  // namespace

@@ -60,71 +60,20 @@ void check_sizes(const char* op, const NamedList& first, const NamedList& other,
               got.sizes());
 }
 
-/// The first byte of each element, in order.
-std::vector<uintptr_t> addresses_of(const Tensor& tensor) {
-  std::vector<uintptr_t> addresses{reinterpret_cast<uintptr_t>(tensor.const_data_ptr())};
-  for (int64_t axis = 0; axis < tensor.dim(); ++axis) {
-    const auto stride = static_cast<uintptr_t>(tensor.stride(axis)) * tensor.element_size();
-    const std::vector<uintptr_t> firsts = std::move(addresses);
-    addresses.clear();
-    for (const uintptr_t first : firsts) {
-      for (int64_t k = 0; k < tensor.size(axis); ++k) addresses.push_back(first + k * stride);
-    }
-  }
-  return addresses;
-}
-
-/// Whether each axis steps over what the axes of smaller strides span.
-bool is_nested(const Tensor& tensor) {
-  std::vector<std::pair<int64_t, int64_t>> axes;
-  for (int64_t axis = 0; axis < tensor.dim(); ++axis) {
-    if (tensor.size(axis) > 1) axes.emplace_back(tensor.stride(axis), tensor.size(axis));
-  }
-  std::sort(axes.begin(), axes.end());
-  int64_t spanned = 0;
-  for (const auto& [stride, size] : axes) {
-    if (stride <= spanned) return false;
-    spanned += stride * (size - 1);
-  }
-  return true;
-}
-
-/// Whether two elements share memory. ATen leaves most strides open.
-bool overlaps_itself(const Tensor& tensor) {
-  const at::MemOverlap known = at::has_internal_overlap(tensor);
-  if (known != at::MemOverlap::TooHard) return known == at::MemOverlap::Yes;
-  if (tensor.numel() == 0 || is_nested(tensor)) return false;
-  std::vector<uintptr_t> addresses = addresses_of(tensor);
-  std::sort(addresses.begin(), addresses.end());
-  return std::adjacent_find(addresses.begin(), addresses.end()) != addresses.end();
-}
-
-/// Whether they share memory, but not element by element. ATen leaves most strides open, and takes
-/// a single element of other strides for another one.
+/// Whether they share memory, but not element by element. As in ATen's ops, most strides are left
+/// open. ATen also compares the strides of axes of one element.
 bool overlaps_in_part(const Tensor& one, const Tensor& other) {
-  const at::MemOverlapStatus known = at::get_overlap_status(one, other);
-  if (known == at::MemOverlapStatus::Full || known == at::MemOverlapStatus::No) return false;
-  if (!one.is_alias_of(other) || one.numel() == 0) return false;
-  std::vector<uintptr_t> first = addresses_of(one), second = addresses_of(other);
-  if (first == second && one.scalar_type() == other.scalar_type()) return false;
-  std::sort(first.begin(), first.end());
-  std::sort(second.begin(), second.end());
-  for (size_t i = 0, k = 0; i < first.size() && k < second.size();) {
-    if (first[i] + one.element_size() <= second[k]) {
-      ++i;
-    } else if (second[k] + other.element_size() <= first[i]) {
-      ++k;
-    } else {
-      return true;
-    }
-  }
-  return false;
+  if (at::get_overlap_status(one, other) != at::MemOverlapStatus::Partial) return false;
+  return one.const_data_ptr() != other.const_data_ptr() ||
+         one.scalar_type() != other.scalar_type() ||
+         one.squeeze().strides() != other.squeeze().strides();
 }
 
 void check_written(const char* op, Lists lists, const NamedList& written, size_t i) {
   const Tensor& tensor = written.tensors[i];
-  TORCH_CHECK(!overlaps_itself(tensor), op, ": expected ", written.name, "[", i,
-              "] to have memory for each element, got strides ", tensor.strides());
+  TORCH_CHECK(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, op, ": expected ",
+              written.name, "[", i, "] to have memory for each element, got strides ",
+              tensor.strides());
   for (const NamedList& other : lists) {
     const Tensor& read = tensor_at(other, i);
     if (&other == &written || !read.defined()) continue;

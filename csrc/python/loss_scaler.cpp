@@ -30,13 +30,13 @@ LossScaler make_scaler(const LossScaleArgument& loss_scale, double init_scale,
   return LossScaler({to_loss_scale(loss_scale), init_scale, rule}, device);
 }
 
-std::tuple<double, int64_t, int64_t> state_of(const LossScaler& scaler) {
+std::tuple<double, int64_t> state_of(const LossScaler& scaler) {
   const ScaleState state = scaler.state();
-  return {state.loss_scale, state.growth_tracker, state.hysteresis_tracker};
+  return {state.loss_scale, state.growth_tracker};
 }
 
-void load_state(LossScaler& scaler, double loss_scale, int64_t growth, int64_t hysteresis) {
-  scaler.load_state({loss_scale, growth, hysteresis});
+void load_state(LossScaler& scaler, double loss_scale, int64_t growth) {
+  scaler.load_state({loss_scale, growth});
 }
 
 void update(LossScaler& scaler, const std::optional<at::Tensor>& found_inf) {
@@ -48,9 +48,9 @@ Agreement make_agreement(std::function<void(const at::Tensor&)> all_reduce_max, 
   return {std::move(all_reduce_max), rank, size};
 }
 
-void check_same_state(const Agreement& ranks, double loss_scale, int64_t growth, int64_t hysteresis,
+void check_same_state(const Agreement& ranks, double loss_scale, int64_t growth,
                       at::Device device) {
-  check_same_on_all_ranks(ranks, {loss_scale, growth, hysteresis}, device);
+  check_same_on_all_ranks(ranks, {loss_scale, growth}, device);
 }
 
 void bind_agreement(py::module_& module) {
@@ -63,7 +63,7 @@ void bind_agreement(py::module_& module) {
           [](const Agreement& ranks, const at::Tensor& tensor) { ranks.all_reduce_max(tensor); },
           Unlocked(), py::arg("tensor"), "As given.")
       .def("check_same_state", &check_same_state, Unlocked(), py::arg("loss_scale"),
-           py::arg("growth_tracker"), py::arg("hysteresis_tracker"), py::arg("device"),
+           py::arg("growth_tracker"), py::arg("device"),
            "Raises RuntimeError on all ranks unless all have the same. Waits for the device.");
 }
 
@@ -75,7 +75,7 @@ void bind_scaling(py::class_<LossScaler>& scaler) {
       .def_property_readonly("dynamic", &LossScaler::dynamic, "Whether update() changes the scale.")
       .def_property_readonly("is_identity", &LossScaler::is_identity,
                              "Whether the scale is fixed at 1.")
-      .def_property_readonly("device", &LossScaler::device, "The device of scale and trackers.")
+      .def_property_readonly("device", &LossScaler::device, "The device of scale and tracker.")
       .def(
           "scale", [](const LossScaler& self, const at::Tensor& loss) { return self.scale(loss); },
           Unlocked(), py::arg("loss"),
@@ -110,13 +110,11 @@ void bind_state(py::class_<LossScaler>& scaler) {
 
 Raises:
     ValueError: unless value is positive and finite.)")
-      .def("state", &state_of, Unlocked(),
-           "(loss_scale, growth_tracker, hysteresis_tracker). Waits for the device.")
+      .def("state", &state_of, Unlocked(), "(loss_scale, growth_tracker). Waits for the device.")
       .def(
           "__repr__", [](const LossScaler& self) { return c10::str(self); }, Unlocked(),
           "One line: the scale and its rule. Waits for the device.")
       .def("load_state", &load_state, Unlocked(), py::arg("loss_scale"), py::arg("growth_tracker"),
-           py::arg("hysteresis_tracker"),
            R"(Resumes from a state().
 
 Raises:

@@ -109,7 +109,7 @@ rule.growth_interval of them.
 
 Args:
     loss_scale: float32 of one element.
-    growth_tracker, hysteresis_tracker: int32 of one element.
+    growth_tracker: int32 of one element.
     found_inf: float32 of one element.
     rule: ScaleRule, by default apex.amp's with a floor of 2**-10: after an overflow at the floor
         the scale grows with every clean backward, until the third overflow or max_scale.
@@ -160,8 +160,8 @@ std::tuple<Tensor, OptionalTensor> l2norm(TensorList tensors, bool per_tensor) {
 }
 
 ops::ScaleRule make_rule(double growth_factor, double backoff_factor, int64_t growth_interval,
-                         double min_scale, double max_scale, int64_t hysteresis) {
-  return {growth_factor, backoff_factor, growth_interval, min_scale, max_scale, hysteresis};
+                         double min_scale, double max_scale) {
+  return {growth_factor, backoff_factor, growth_interval, min_scale, max_scale};
 }
 
 void bind_types(py::module_& ops_module) {
@@ -174,7 +174,7 @@ void bind_types(py::module_& ops_module) {
       .def(py::init(&make_rule), py::kw_only(), py::arg("growth_factor") = rule.growth_factor,
            py::arg("backoff_factor") = rule.backoff_factor,
            py::arg("growth_interval") = rule.growth_interval, py::arg("min_scale") = rule.min_scale,
-           py::arg("max_scale") = rule.max_scale, py::arg("hysteresis") = rule.hysteresis)
+           py::arg("max_scale") = rule.max_scale)
       .def_readwrite("growth_factor", &ops::ScaleRule::growth_factor,
                      "The scale is multiplied by this when it grows.")
       .def_readwrite("backoff_factor", &ops::ScaleRule::backoff_factor,
@@ -183,10 +183,7 @@ void bind_types(py::module_& ops_module) {
                      "Clean backwards in a row until the scale grows.")
       .def_readwrite("min_scale", &ops::ScaleRule::min_scale,
                      "The scale never goes below this, nor below the smallest normal float32.")
-      .def_readwrite("max_scale", &ops::ScaleRule::max_scale, "The scale never goes above this.")
-      .def_readwrite("hysteresis", &ops::ScaleRule::hysteresis,
-                     "The scale backs off from this many overflows on, counted since the last "
-                     "clean backward.");
+      .def_readwrite("max_scale", &ops::ScaleRule::max_scale, "The scale never goes above this.");
 }
 
 void bind_functions(py::module_& m) {
@@ -205,8 +202,7 @@ void bind_functions(py::module_& m) {
   bind_op(m, "copy_cast", ops::copy_cast, kCopyCast, py::arg("master_params"),
           py::arg("model_params"));
   bind_op(m, "update_scale", ops::update_scale, kUpdateScale, py::arg("loss_scale"),
-          py::arg("growth_tracker"), py::arg("hysteresis_tracker"), py::arg("found_inf"),
-          py::arg("rule") = ops::ScaleRule());
+          py::arg("growth_tracker"), py::arg("found_inf"), py::arg("rule") = ops::ScaleRule());
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ at::Tensor scaled(const at::Tensor& loss, const LossScaler& scaler, const at::Te
 }  // namespace
 
 bool ScaleState::is_valid() const {
-  return is_positive(loss_scale) && has_32_bits(growth_tracker) && has_32_bits(hysteresis_tracker);
+  return is_positive(loss_scale) && has_32_bits(growth_tracker);
 }
 
 ScaleSnapshot::ScaleSnapshot(const at::Tensor& loss_scale)
@@ -102,9 +102,8 @@ LossScaler::LossScaler(LossScalerOptions options, at::Device device) {
   check_positive(initial_scale(options), "LossScaler", "the initial scale");
   check_rule(options.rule);
   const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
-  const auto ints = floats.dtype(at::kInt);
-  const DynamicScale scale = {at::full({}, initial_scale(options), floats), at::zeros({}, ints),
-                              at::full({}, options.rule.hysteresis, ints), options.rule};
+  const DynamicScale scale = {at::full({}, initial_scale(options), floats),
+                              at::zeros({}, floats.dtype(at::kInt)), options.rule};
   impl_ = std::make_unique<Impl>(Impl{options.loss_scale, scale, at::zeros({}, floats)});
   impl().reported_scale.value = static_cast<float>(initial_scale(options));
   has_kernels(impl().scale.loss_scale.device());  // chosen before the first backward
@@ -186,8 +185,8 @@ void LossScaler::update(const at::Tensor& found_inf) {
   if (!dynamic()) return;
   impl().reported_scale = {};
   about_to_move();
-  ops::update_scale(impl().scale.loss_scale, impl().scale.growth_tracker,
-                    impl().scale.hysteresis_tracker, found_inf, impl().scale.rule);
+  ops::update_scale(impl().scale.loss_scale, impl().scale.growth_tracker, found_inf,
+                    impl().scale.rule);
 }
 
 const at::Tensor& LossScaler::loss_scale_tensor() const {
@@ -219,19 +218,16 @@ at::Device LossScaler::device() const {
 }
 
 ScaleState LossScaler::state() const {
-  return {loss_scale(), impl().scale.growth_tracker.item<int32_t>(),
-          impl().scale.hysteresis_tracker.item<int32_t>()};
+  return {loss_scale(), impl().scale.growth_tracker.item<int32_t>()};
 }
 
 void LossScaler::load_state(const ScaleState& state) {
   TORCH_CHECK_VALUE(state.is_valid(),
-                    "load_state: expected loss_scale to be positive and finite, and the trackers "
-                    "to have 32 bits, got ",
-                    state.loss_scale, ", ", state.growth_tracker, " and ",
-                    state.hysteresis_tracker);
+                    "load_state: expected loss_scale to be positive and finite, and "
+                    "growth_tracker to have 32 bits, got ",
+                    state.loss_scale, " and ", state.growth_tracker);
   set_loss_scale(state.loss_scale);
   impl().scale.growth_tracker.fill_(state.growth_tracker);
-  impl().scale.hysteresis_tracker.fill_(state.hysteresis_tracker);
   impl().is_compared = false;
 }
 

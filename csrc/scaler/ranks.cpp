@@ -18,14 +18,13 @@ using at::Tensor;
 /// Below every state's values: of ranks that are in no group.
 constexpr float kAbsent = std::numeric_limits<float>::lowest();
 
-constexpr std::array kNamesOfState = {"loss scale", "growth tracker", "hysteresis tracker"};
+constexpr std::array kNamesOfState = {"loss scale", "growth tracker"};
 
-/// float32 [size, 3], on the CPU: a row a rank.
+/// float32 [size, 2], on the CPU: a row a rank.
 Tensor gather(const Agreement& ranks, const ScaleState& state, at::Device device) {
   Tensor rows = at::full({ranks.size, int64_t{kNamesOfState.size()}}, kAbsent, at::kFloat);
   rows[ranks.rank].copy_(
-      at::tensor({static_cast<float>(state.loss_scale), static_cast<float>(state.growth_tracker),
-                  static_cast<float>(state.hysteresis_tracker)}));
+      at::tensor({static_cast<float>(state.loss_scale), static_cast<float>(state.growth_tracker)}));
   rows = rows.to(device);
   ranks.all_reduce_max(rows);
   return rows.cpu();

@@ -7,7 +7,6 @@
 #include <torchamp/parts.h>
 
 #include <functional>
-#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -106,20 +105,6 @@ template <class F>
 auto promote_function(F function) {
   return detail::CastFunction<F>(std::move(function), detail::FunctionCast::kWidest);
 }
-
-/// half_function for an op by its name, "space::op" or "space::op.overload": its tensors and lists
-/// of tensors are cast whenever O1, O4 or an autocast scope is on, from any caller, for the
-/// rest of the process. On CPU and CUDA.
-///
-/// Throws ValueError for a name that is not an op's, and for an op with an autocast rule: torch's
-/// own, and those registered before.
-TORCHAMP_API void register_half_op(const std::string& name);
-/// Like register_half_op, to bfloat16 at every level.
-TORCHAMP_API void register_bfloat16_op(const std::string& name);
-/// Like register_half_op, to float32, except calls that pass the op a dtype.
-TORCHAMP_API void register_float_op(const std::string& name);
-/// Like register_half_op, to float32 if one of the tensors is float32.
-TORCHAMP_API void register_promote_op(const std::string& name);
 
 /// @}
 

@@ -32,11 +32,10 @@ struct LossScalerOptions {
 
 /// A LossScaler's state in a checkpoint.
 struct ScaleState {
-  double loss_scale = 1.0;         ///< fixed or dynamic
-  int64_t growth_tracker = 0;      ///< clean backwards since it grew or overflowed
-  int64_t hysteresis_tracker = 1;  ///< overflows until it backs off
+  double loss_scale = 1.0;     ///< fixed or dynamic
+  int64_t growth_tracker = 0;  ///< clean backwards since it grew or overflowed
 
-  /// Whether loss_scale is positive and finite in float32, and the trackers have 32 bits.
+  /// Whether loss_scale is positive and finite in float32, and growth_tracker has 32 bits.
   TORCHAMP_API bool is_valid() const;
 };
 
@@ -104,7 +103,7 @@ class TORCHAMP_API LossScaler {
   /// Resumes from a state(). Throws ValueError unless it is valid.
   void load_state(const ScaleState& state);
 
-  /// The device of scale and trackers.
+  /// The device of scale and tracker.
   at::Device device() const;
 
   /// @cond

@@ -69,7 +69,7 @@ TORCHAMP_API std::tuple<at::Tensor, at::Tensor> l2norm(at::TensorList tensors,
 /// model_params = master_params, rounded to each model parameter's dtype.
 TORCHAMP_API void copy_cast(at::TensorList master_params, at::TensorList model_params);
 
-/// The update rule of dynamic loss scaling. The default is apex.amp's, {2, 0.5, 2000, min, max, 1},
+/// The update rule of dynamic loss scaling. The default is apex.amp's, {2, 0.5, 2000, min, max},
 /// with a floor of 2⁻¹⁰ and a recovery from it.
 ///
 /// Where min_scale is 1 or less, an overflow at min_scale is a collapse, after which apex's rule
@@ -83,16 +83,13 @@ struct ScaleRule {
   double min_scale = 0x1p-10;  ///< the scale never goes below this, nor below the smallest normal
                                ///< float
   double max_scale = 16777216.0;  ///< nor above this, nor above 2¹²⁷
-  int64_t hysteresis = 1;  ///< number of overflows, counted since the last clean backward, from
-                           ///< which on the scale backs off
 };
 
 /// After a backward: backs `loss_scale` off if found_inf is not 0, else counts a clean backward and
-/// grows the scale after growth_interval of them. loss_scale: float32, trackers: int32, found_inf:
-/// float32; one element each.
+/// grows the scale after growth_interval of them. loss_scale: float32, growth_tracker: int32,
+/// found_inf: float32; one element each.
 TORCHAMP_API void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
-                               const at::Tensor& hysteresis_tracker, const at::Tensor& found_inf,
-                               const ScaleRule& rule = {});
+                               const at::Tensor& found_inf, const ScaleRule& rule = {});
 
 /// @}
 

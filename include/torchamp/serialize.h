@@ -20,8 +20,9 @@ namespace torchamp {
 using Extra = std::map<std::string, c10::IValue>;
 
 /// Writes models in float32 (the master's value if there is one), the optimizers' options and
-/// states, the loss scalers, the level, and `extra`. Where random numbers, as of dropout, are
-/// get_rng_state() in `extra`, a resumed run is bit for bit identical to an uninterrupted one.
+/// states, the loss scalers, the level, and `extra`. Where the states of the
+/// generators, as of dropout, are in `extra`, a resumed run is bit for bit identical to an
+/// uninterrupted one.
 ///
 /// The file contains only data: Python reads it by `amp.load` or `torch.load`, and C++ reads what
 /// Python's `amp.save` wrote. In an archive it is one entry, "torchamp".
@@ -89,14 +90,6 @@ void load(const detail::AnyValue&, const detail::AnyValue& = 0, const detail::An
                 "load takes what initialize returned, and then the file: load(amped, path)");
 }
 /// @endcond
-
-/// The states of torch's default generators, from which dropout and torch::randn draw: a dictionary
-/// of "torch", the CPU's, and "cuda", a list of the CUDA devices'. For `extra`.
-TORCHAMP_API c10::IValue get_rng_state();
-/// Sets them to what get_rng_state(), here or in Python, returned; what Python adds to it of its
-/// own generators is ignored. Throws TypeError for anything else, and ValueError for another number
-/// of CUDA devices.
-TORCHAMP_API void set_rng_state(const c10::IValue& state);
 
 /// @}
 

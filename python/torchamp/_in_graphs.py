@@ -44,7 +44,7 @@ def _in_schema(value: Any) -> Any:
         return value.value
     if isinstance(value, _C.ops.ScaleRule):
         numbers = (value.growth_factor, value.backoff_factor, float(value.growth_interval))
-        return [*numbers, value.min_scale, value.max_scale, float(value.hysteresis)]
+        return [*numbers, value.min_scale, value.max_scale]
     return value
 
 

@@ -93,9 +93,10 @@ void run(const std::vector<std::string>& arguments) {
   torchamp::Extra extra;
   if (arguments.at(2) != "-") extra = torchamp::load(amped, arguments.at(2));
   if (extra.count("rng") != 0) {
-    torchamp::set_rng_state(extra.at("rng"));
+    at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+    generator.set_state(extra.at("rng").toGenericDict().at("torch").toTensor());
     extra["drawn"] = at::rand({8});
-    extra["cpp_rng"] = torchamp::get_rng_state();
+    extra["cpp_rng"] = generator.get_state();
   }
   train(amped, std::stoll(arguments.at(3)), std::stoll(arguments.at(4)));
   torchamp::save(amped, arguments.at(5), extra);

@@ -49,8 +49,8 @@ def run_ops(source: torch.dtype, target: torch.dtype, device: str) -> None:
     ops.copy_cast(inputs, outputs)
     ops.check(inputs, found_inf)
     ops.l2norm(inputs, per_tensor=True)
-    growth, hysteresis = (torch.tensor(n, dtype=torch.int32, device=device) for n in (0, 1))
-    ops.update_scale(scale, growth, hysteresis, found_inf, ops.ScaleRule(growth_interval=1))
+    growth = torch.zeros((), dtype=torch.int32, device=device)
+    ops.update_scale(scale, growth, found_inf, ops.ScaleRule(growth_interval=1))
     assert found_inf.item() == 0 and scale.item() == 2048
 
 

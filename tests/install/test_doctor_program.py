@@ -1,6 +1,5 @@
 """torchamp-doctor: a program of the installed package that reports problems and remedies."""
 
-import json
 import pathlib
 import re
 import shutil
@@ -117,27 +116,9 @@ def test_an_nvrtc_that_cannot_compile_has_a_remedy(
 def test_the_programs_options(prefix: pathlib.Path) -> None:
     program = prefix / "bin" / "torchamp-doctor"
     assert run(program, "--help").startswith("usage: torchamp-doctor ")
-    assert re.fullmatch(r"torchamp \d+\.\d+\.\d+\n", run(program, "--version"))
-    done = subprocess.run([program, "--jsn"], capture_output=True, text=True)
+    done = subprocess.run([program, "--json"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr == "torchamp-doctor: expected --help, --json, --version or nothing, got --jsn\n"
-    )
-
-
-def test_the_program_prints_json(prefix: pathlib.Path) -> None:
-    unusual = 'a "quoted"\\path\n'
-    variables = {"TORCHAMP_KERNELS": unusual}
-    report = json.loads(doctor(prefix, "--json", expect=2, **variables))
-    assert report["status"] == "broken"
-    lines = doctor(prefix, expect=2, **variables)
-    for each in report["findings"]:
-        assert set(each) == {"subject", "found", "status", "remedy"}
-        assert f"{each['subject']}: {each['found']}\n" in lines
-    (kernels,) = (each for each in report["findings"] if each["subject"] == "kernels on cpu")
-    assert kernels["status"] == "broken"
-    assert unusual in kernels["found"]
-    assert kernels["remedy"] == "TORCHAMP_KERNELS=auto selects the best available"
+    assert done.stderr == "torchamp-doctor: expected --help or nothing, got --json\n"
 
 
 def test_forced_aten_is_reported(prefix: pathlib.Path) -> None:

@@ -390,7 +390,7 @@ class Run {
   void scale(const Args& args) {
     state()
         .loss_scaler(args.number("loss"))
-        .load_state({args.value("value"), args.number("clean"), 1});
+        .load_state({args.value("value"), args.number("clean")});
   }
 
   void set(const Args& args) {
@@ -435,8 +435,7 @@ class Run {
   void show_all() {
     for (int64_t i = 0; i < losses_; ++i) {
       const auto scaler = state().loss_scaler(i).state();
-      show("scalers." + std::to_string(i),
-           {scaler.loss_scale, double(scaler.growth_tracker), double(scaler.hysteresis_tracker)});
+      show("scalers." + std::to_string(i), {scaler.loss_scale, double(scaler.growth_tracker)});
     }
     for (size_t i = 0; i < params_.size(); ++i) {
       show("params." + names_[i], params_[i]);

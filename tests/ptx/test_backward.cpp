@@ -19,7 +19,7 @@ using torchamp::ScaleUpdate;
 using torchamp::uint32;
 namespace cuda = torchamp::cuda;
 
-const torchamp::ScaleUpdate::Rule kRule{2.0f, 0.5f, 3, 1.0f, 64.0f, 1};
+const torchamp::ScaleUpdate::Rule kRule{2.0f, 0.5f, 3, 1.0f, 64.0f};
 constexpr float kLossScale = 8.0f;
 
 /// Zeros of both signs.
@@ -57,7 +57,7 @@ class Backward {
             &inv_scale_,
             per_tensor_.data(),
             adds_,
-            {&scale_.loss_scale, &scale_.growth_tracker, &scale_.hysteresis_tracker, kRule},
+            {&scale_.loss_scale, &scale_.growth_tracker, kRule},
             is_heard_ ? &report_ : nullptr,
             wants_norm_ ? &norm_ : nullptr,
             &ticket_};
@@ -72,7 +72,7 @@ class Backward {
   void expect(bool found) const { expect(found, found ? torchamp::kOverflowed : torchamp::kClean); }
 
   void expect(bool found, float outcome) const {
-    const ScaleUpdate::State moved = torchamp::updated({kLossScale, 1, 1}, found, kRule);
+    const ScaleUpdate::State moved = torchamp::updated({kLossScale, 1}, found, kRule);
     EXPECT_EQ(found_inf_, found ? 1.0f : 0.0f);
     EXPECT_EQ(inv_scale_, 1.0f / kLossScale) << "of the scale before it moved";
     EXPECT_EQ(scale_.loss_scale, moved.loss_scale);
@@ -96,7 +96,7 @@ class Backward {
   Report flags_;
   std::vector<uint8> per_tensor_;
   Plan plan_;
-  ScaleUpdate::State scale_{kLossScale, 1, 1};
+  ScaleUpdate::State scale_{kLossScale, 1};
   float loss_ = 1.0f, found_before_ = 0.0f, found_inf_ = 5.0f, inv_scale_ = 5.0f, norm_ = 5.0f;
   bool has_found_before_ = false, adds_ = false, wants_norm_ = false, is_heard_ = true;
   bool is_loss_known_ = true;

@@ -46,7 +46,7 @@ Tree saved_scaler(const LossScaler& scaler) {
   Tree tree = checkpoint::new_tree();
   tree.insert("loss_scale", state.loss_scale);
   tree.insert("growth_tracker", state.growth_tracker);
-  tree.insert("hysteresis_tracker", state.hysteresis_tracker);
+  tree.insert("hysteresis_tracker", int64_t{1});  // for readers that had hysteresis
   return tree;
 }
 
@@ -179,16 +179,13 @@ void read_model(const torch::nn::Module& model, const Tree& saved, const std::st
 }
 
 ScaleState read_scaler(const Tree& saved, const std::string& name) {
-  const auto tracker = [&](const char* key) {
-    return checkpoint::as_int(checkpoint::take(saved, key), name + "." + key);
-  };
   const ScaleState state{
       checkpoint::as_double(checkpoint::take(saved, "loss_scale"), name + ".loss_scale"),
-      tracker("growth_tracker"), tracker("hysteresis_tracker")};
+      checkpoint::as_int(checkpoint::take(saved, "growth_tracker"), name + ".growth_tracker")};
   TORCH_CHECK(state.is_valid(), "amp::load: expected ", name,
               " of the checkpoint to have a loss_scale above 0 that is finite in float32, and "
-              "trackers of 32 bits, got ",
-              state.loss_scale, ", ", state.growth_tracker, " and ", state.hysteresis_tracker);
+              "a growth_tracker of 32 bits, got ",
+              state.loss_scale, " and ", state.growth_tracker);
   return state;
 }
 

@@ -37,7 +37,6 @@ class ScaleRule(_Object):
     growth_interval: int
     min_scale: float
     max_scale: float
-    hysteresis: int
     def __init__(
         self,
         *,
@@ -46,7 +45,6 @@ class ScaleRule(_Object):
         growth_interval: int = ...,
         min_scale: float = ...,
         max_scale: float = ...,
-        hysteresis: int = ...,
     ) -> None: ...
 
 def scale(
@@ -91,7 +89,6 @@ def copy_cast(master_params: _Tensors, model_params: _Tensors) -> None: ...
 def update_scale(
     loss_scale: torch.Tensor,
     growth_tracker: torch.Tensor,
-    hysteresis_tracker: torch.Tensor,
     found_inf: torch.Tensor,
     rule: ScaleRule = ...,
 ) -> None: ...

@@ -85,7 +85,11 @@ def save(run: Run, file: File, extra: Mapping[str, Any] | None = None) -> None:
         "opt_level": run.opt_level,
         "models": [_plain(m.state_dict(), f"models[{i}]") for i, m in enumerate(run.models)],
         "optimizers": [_saved_optimizer(o, i) for i, o in enumerate(run.optimizers)],
-        "loss_scalers": [dict(zip(checks.SCALER_KEYS, scaler.state())) for scaler in run.scalers],
+        "loss_scalers": [
+            # Readers that had hysteresis expect its tracker.
+            {**dict(zip(checks.SCALER_KEYS, scaler.state())), "hysteresis_tracker": 1}
+            for scaler in run.scalers
+        ],
         "extra": _saved_extra({} if extra is None else extra),
     }
     try:
@@ -265,7 +269,7 @@ def _from_numpy(value: Any) -> Any:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Sets them to what get_rng_state(), here or in C++, returned. Generators that are not in it
+    """Sets them to what get_rng_state() returned. Generators that are not in it
     stay as they are.
 
     Raises:

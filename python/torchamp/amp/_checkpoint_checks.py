@@ -19,7 +19,7 @@ from torchamp.optimizers import FusedOptimizer
 MARK = "torchamp"
 FORMAT = 1
 
-SCALER_KEYS = ("loss_scale", "growth_tracker", "hysteresis_tracker")
+SCALER_KEYS = ("loss_scale", "growth_tracker")
 
 #: Options that select torch's implementation, and those that LibTorch's optimizers lack.
 _MAY_BE_MISSING = {
@@ -129,18 +129,17 @@ def extra_of(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return extra
 
 
-def scaler_state(saved: dict[str, Any], name: str) -> tuple[float, int, int]:
+def scaler_state(saved: dict[str, Any], name: str) -> tuple[float, int]:
     """The arguments of LossScaler.load_state."""
-    loss_scale, growth, hysteresis = state = tuple(_take(saved, key) for key in SCALER_KEYS)
+    loss_scale, growth = state = tuple(_take(saved, key) for key in SCALER_KEYS)
     try:
         _C.LossScaler().load_state(*state)
     except (TypeError, ValueError):
         raise RuntimeError(
             f"amp.load: expected {name} of the checkpoint to have a loss_scale above 0 that is "
-            "finite in float32, and trackers of 32 bits, got "
-            f"{loss_scale!r}, {growth!r} and {hysteresis!r}"
+            f"finite in float32, and a growth_tracker of 32 bits, got {loss_scale!r} and {growth!r}"
         ) from None
-    return loss_scale, growth, hysteresis
+    return loss_scale, growth
 
 
 def check_model(model: torch.nn.Module, saved: dict[str, Any], name: str) -> None:

@@ -179,8 +179,7 @@ class GradScaler(torch.amp.GradScaler):
             min_scale=0.0,
             max_scale=_MAX_SCALE,
         )
-        patience = torch.ones_like(growth_tracker)
-        ops.update_scale(scale, growth_tracker, patience, sum(found_infs), rule)
+        ops.update_scale(scale, growth_tracker, sum(found_infs), rule)
         self._per_optimizer_states.clear()
 
     def overflowed_params(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -260,7 +259,7 @@ class GradScaler(torch.amp.GradScaler):
         if self._scale.is_cuda and torch.cuda.is_current_stream_capturing():
             return
         scale, growth_tracker = self._check_scale_growth_tracker("step")
-        self._agreement.check_same_state(scale.item(), int(growth_tracker), 1, scale.device)
+        self._agreement.check_same_state(scale.item(), int(growth_tracker), scale.device)
         self._is_compared = True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

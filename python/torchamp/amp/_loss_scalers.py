@@ -37,8 +37,8 @@ class LossScalers(list[_C.LossScaler]):
         apex, added to `destination` if given. Waits for the device.
 
         An entry also has "recovering", the overflows that its scale's recovery from a collapse
-        tolerates, and "hysteresis", but only where these matter. An OrderedDict has the opt level
-        in its attribute `_metadata`, as torch.nn.Module's state dicts have versions.
+        tolerates, but only in one. An OrderedDict has the opt level in its attribute `_metadata`,
+        as torch.nn.Module's state dicts have versions.
         """
         result = OrderedDict() if destination is None else destination
         is_right = isinstance(result, MutableMapping)
@@ -75,13 +75,11 @@ def _make_scaler(settings: Settings, device: torch.device) -> _C.LossScaler:
 
 
 def _saved(scaler: _C.LossScaler) -> dict[str, Any]:
-    """Trackers are saved as what apex counts; apex's loader ignores the other entries."""
-    loss_scale, growth_tracker, hysteresis_tracker = scaler.state()
+    """The tracker is saved as what apex counts; apex's loader ignores the other entry."""
+    loss_scale, growth_tracker = scaler.state()
     saved = {"loss_scale": loss_scale, "unskipped": max(growth_tracker, 0)}
     if growth_tracker < 0:
         saved["recovering"] = -growth_tracker
-    if scaler.rule.hysteresis != 1:
-        saved["hysteresis"] = max(hysteresis_tracker, 0)
     return saved
 
 
@@ -108,7 +106,7 @@ def _check_level(here: str, state_dict: Mapping[str, Any]) -> None:
         )
 
 
-def _read(name: str, entry: Any) -> tuple[float, int, int]:
+def _read(name: str, entry: Any) -> tuple[float, int]:
     """The arguments of LossScaler.load_state."""
     if not isinstance(entry, Mapping):
         raise RuntimeError(f"load_state_dict: expected {name} to be a dict, got {entry!r}")
@@ -120,7 +118,7 @@ def _read(name: str, entry: Any) -> tuple[float, int, int]:
         )
     try:
         growth_tracker = int(entry["unskipped"]) - int(entry.get("recovering", 0))
-        state = float(entry["loss_scale"]), growth_tracker, int(entry.get("hysteresis", 1))
+        state = float(entry["loss_scale"]), growth_tracker
         _C.LossScaler().load_state(*state)
     except (TypeError, ValueError, OverflowError):
         raise RuntimeError(

@@ -143,8 +143,8 @@ class DataParallel:
         states = torch.tensor([scaler.state() for scaler in self._scalers], dtype=torch.float64)
         states = states.to(wrapper.device)
         distributed.broadcast(states, source, group)
-        for scaler, (scale, growth, hysteresis) in zip(self._scalers, states.tolist()):
-            scaler.load_state(scale, int(growth), int(hysteresis))
+        for scaler, (scale, growth) in zip(self._scalers, states.tolist()):
+            scaler.load_state(scale, int(growth))
 
 
 #: The names in a wrapper's log of the dtypes of the parameters that it was given.

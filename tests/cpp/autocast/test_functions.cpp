@@ -1,5 +1,7 @@
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/mm.h>
+#include <torch/library.h>
 #include <torchamp/functions.h>
 
 #include "autocast/open_autocast.h"
@@ -35,6 +37,35 @@ TEST_P(FunctionsTest, CastWhereItIsOn) {
             Types({at::kBFloat16, at::kBFloat16, at::kDouble}));
   EXPECT_EQ(through(float_function(types_of)), Types({at::kFloat, at::kFloat, at::kDouble}));
   EXPECT_EQ(through(promote_function(types_of)), Types({at::kFloat, at::kFloat, at::kDouble}));
+}
+
+/// An extension's op, which must stay in float32.
+at::Tensor precise(const at::Tensor& x) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("torchamp_functions::precise", "")
+                             .typed<at::Tensor(const at::Tensor&)>();
+  return op.call(x);
+}
+
+at::Tensor cast_precise(const at::Tensor& x) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return precise(at::autocast::cached_cast(at::kFloat, x, x.device().type()));
+}
+
+TORCH_LIBRARY(torchamp_functions, m) {
+  m.def("precise", [](const at::Tensor& x) { return x.clone(); });
+}
+TORCH_LIBRARY_IMPL(torchamp_functions, AutocastCPU, m) {
+  m.impl("precise", &cast_precise);
+}
+TORCH_LIBRARY_IMPL(torchamp_functions, AutocastCUDA, m) {
+  m.impl("precise", &cast_precise);
+}
+
+TEST_P(FunctionsTest, AreOpsWithAutocastKernelsToo) {
+  EXPECT_EQ(precise(matrix(at::kHalf)).scalar_type(), at::kHalf);
+  const OpenAutocast opened = open();
+  EXPECT_EQ(precise(matrix(at::kHalf)).scalar_type(), at::kFloat);
 }
 
 TEST_P(FunctionsTest, CastToTheLevelsType) {

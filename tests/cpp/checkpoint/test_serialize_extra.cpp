@@ -1,6 +1,4 @@
-// What a program adds to a checkpoint, and the states of random numbers.
-#include <ATen/ops/rand.h>
-
+// What a program adds to a checkpoint.
 #include "checkpoints.h"
 #include "errors.h"
 
@@ -73,36 +71,6 @@ TEST(Extra, OtherValuesAreRefused) {
               saved_and_loaded({{"nested", nested}});
             }),
             "amp::save: expected the keys of extra.nested to be text or integers, got Double");
-}
-
-TEST(RngState, RepeatsWhatFollowedIt) {
-  const Extra extra = saved_and_loaded({{"rng", get_rng_state()}});
-  set_rng_state(extra.at("rng"));
-  const at::Tensor first = at::rand({8});
-  EXPECT_FALSE(first.equal(at::rand({8})));
-  set_rng_state(extra.at("rng"));
-  EXPECT_TRUE(first.equal(at::rand({8})));
-}
-
-TEST(RngState, OtherStatesAreRefused) {
-  const std::string refusal =
-      "set_rng_state: expected state to be what get_rng_state returned, got ";
-  EXPECT_EQ(message_of([] { set_rng_state(3); }), refusal + "Int");
-  c10::impl::GenericDict state = get_rng_state().toGenericDict().copy();
-  state.insert_or_assign("torch", at::zeros(3));
-  EXPECT_EQ(message_of([&] { set_rng_state(state); }), refusal + "GenericDict");
-}
-
-TEST(RngState, OtherNumbersOfDevicesAreRefused) {
-  c10::impl::GenericDict state = get_rng_state().toGenericDict().copy();
-  const auto here = state.at("cuda").toListRef().size();
-  c10::impl::GenericList cuda(c10::AnyType::get());
-  for (size_t i = 0; i <= here; ++i) cuda.push_back(state.at("torch"));
-  state.insert_or_assign("cuda", cuda);
-  EXPECT_EQ(message_of([&] { set_rng_state(state); }),
-            "set_rng_state: expected the states of " + std::to_string(here) +
-                " CUDA devices, got those of " + std::to_string(here + 1) +
-                "; remove \"cuda\" from the state to go on with other random numbers");
 }
 
 }  // namespace

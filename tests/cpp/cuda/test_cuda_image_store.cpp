@@ -35,7 +35,7 @@ class ImageStoreTest : public testing::Test {
   }
 
   /// Its only file, after an image was stored.
-  fs::path file() const { return folder_ / "key"; }
+  fs::path file() const { return fs::directory_iterator(folder_)->path(); }
 
   void rewrite(const std::string& bytes) const {
     std::ofstream(file(), std::ios::binary | std::ios::trunc) << bytes;
@@ -73,10 +73,12 @@ TEST_F(ImageStoreTest, DoesNotFindAnAlteredImageAndReplacesIt) {
   const ImageStore store(folder_.string());
   store.keep("key", kImage);
   const std::string whole = bytes_of(file());
-  std::string altered = whole;
+  std::string altered = whole, of_another_key = whole;
   altered.back() ^= 1;
-  for (const std::string& bytes : {altered, whole.substr(0, whole.size() - 1), whole + "x",
-                                   whole.substr(0, 64), whole.substr(0, 10), std::string()}) {
+  of_another_key.front() ^= 1;
+  const std::string header = whole.substr(0, whole.size() - kImage.size());
+  for (const std::string& bytes : {altered, of_another_key, whole.substr(0, whole.size() - 1),
+                                   whole + "x", header, whole.substr(0, 2), std::string()}) {
     rewrite(bytes);
     EXPECT_EQ(store.find("key"), "") << bytes.size() << " bytes";
     store.keep("key", kImage);
@@ -87,15 +89,19 @@ TEST_F(ImageStoreTest, DoesNotFindAnAlteredImageAndReplacesIt) {
 TEST_F(ImageStoreTest, DoesNotTakeOneKernelForAnother) {
   const ImageStore store(folder_.string());
   store.keep("key", kImage);
-  fs::rename(file(), folder_ / "other");
+  const std::string of_key = bytes_of(file());
+  fs::remove(file());
+  store.keep("other", kImage);
+  rewrite(of_key);
   EXPECT_EQ(store.find("other"), "");
 }
 
 TEST_F(ImageStoreTest, FollowsNoLinks) {
   const ImageStore store(folder_.string());
   store.keep("key", kImage);
-  fs::rename(file(), root_ / "elsewhere");
-  fs::create_symlink(root_ / "elsewhere", file());
+  const fs::path kept = file();
+  fs::rename(kept, root_ / "elsewhere");
+  fs::create_symlink(root_ / "elsewhere", kept);
   EXPECT_EQ(store.find("key"), "");
 }
 

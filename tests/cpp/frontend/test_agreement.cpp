@@ -132,13 +132,13 @@ TEST(AgreementTest, BothRanksRefuseOtherScales) {
   Meeting meeting;
   on_all_ranks([&](int64_t rank) {
     Training training(at::kCPU, options_of(meeting, rank));
-    training.scaler().load_state({rank == 0 ? 256.0 : 64.0, 0, 1});
+    training.scaler().load_state({rank == 0 ? 256.0 : 64.0, 0});
     const Tensor loss = training.loss();
     const auto message = message_of([&] { scale_loss(loss, training.optimizer()).backward(); });
     EXPECT_EQ(message,
               "scale_loss: expected the ranks of process_group to have one loss scale, got 64 on "
               "rank 1 and 256 on rank 0; load the same state on every rank");
-    training.scaler().load_state({64.0, 0, 1});
+    training.scaler().load_state({64.0, 0});
     training.step();
   });
 }

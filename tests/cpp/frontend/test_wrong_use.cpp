@@ -293,14 +293,15 @@ std::vector<WrongUse> of_changed_models() {
        error<c10::ValueError>("expected .* to be positive and finite, got nan$")},
       {"a_state_without_a_scale",
        [] {
-         Run().amp().loss_scaler().load_state({0, 0, 1});
+         Run().amp().loss_scaler().load_state({0, 0});
        },
        error<c10::ValueError>("^load_state: expected loss_scale to be positive and finite")},
       {"a_growth_tracker_of_64_bits",
        [] {
-         Run().amp().loss_scaler().load_state({1, int64_t{1} << 40, 1});
+         Run().amp().loss_scaler().load_state({1, int64_t{1} << 40});
        },
-       error<c10::ValueError>("^load_state: .*and the trackers to have 32 bits")},
+       error<c10::ValueError>(
+           "^load_state: .*and growth_tracker to have 32 bits, got 1 and 1099511627776$")},
       {"the_scaler_of_no_loss", [] { Run().amp().loss_scaler(1); },
        error<c10::IndexError>("expected loss_id to be below num_losses, 1, got 1$")},
   };

@@ -26,7 +26,7 @@ class ChecksTest : public DeviceTest {
   List second_ = {make({2, 3}), make({4})};
   List third_ = {make({2, 3}), make({4})};
   Tensor found_inf_ = scalar_of(0, at::kFloat, device());
-  Tensor scale_ = scalar(), growth_ = scalar(at::kInt), hysteresis_ = scalar(at::kInt);
+  Tensor scale_ = scalar(), growth_ = scalar(at::kInt);
 };
 
 /// `call` throws `message`, in an Error, and changes no bit and no version of `watched`.
@@ -180,13 +180,10 @@ TEST_P(ChecksTest, FoundInfPerTensorOfTheWrongKind) {
 TEST_P(ChecksTest, StateOfAScaleThatIsOfTheWrongKind) {
   expect_refused<c10::TypeError>(
       "update_scale: expected loss_scale to be Float, got Half", {},
-      [&] { ops::update_scale(scalar(at::kHalf), growth_, hysteresis_, found_inf_); });
-  expect_refused<c10::TypeError>(
-      "update_scale: expected growth_tracker to be Int, got Long", {scale_},
-      [&] { ops::update_scale(scale_, scalar(at::kLong), hysteresis_, found_inf_); });
-  expect_refused<c10::TypeError>("update_scale: expected hysteresis_tracker to be Int, got Float",
-                                 {scale_, growth_},
-                                 [&] { ops::update_scale(scale_, growth_, scalar(), found_inf_); });
+      [&] { ops::update_scale(scalar(at::kHalf), growth_, found_inf_); });
+  expect_refused<c10::TypeError>("update_scale: expected growth_tracker to be Int, got Long",
+                                 {scale_},
+                                 [&] { ops::update_scale(scale_, scalar(at::kLong), found_inf_); });
 }
 
 TEST_P(ChecksTest, TensorsWithoutMemory) {

@@ -11,19 +11,17 @@ using at::Tensor;
 
 class UpdateScaleTest : public DeviceTest {
  protected:
-  void start(float scale, int hysteresis = 1) {
+  void start(float scale) {
     scale_ = scalar_of(scale, at::kFloat, device());
     growth_ = scalar_of(0, at::kInt, device());
-    hysteresis_ = scalar_of(hysteresis, at::kInt, device());
   }
   void update(bool overflow, const ops::ScaleRule& rule) {
-    ops::update_scale(scale_, growth_, hysteresis_,
-                      scalar_of(overflow ? 1 : 0, at::kFloat, device()), rule);
+    ops::update_scale(scale_, growth_, scalar_of(overflow ? 1 : 0, at::kFloat, device()), rule);
   }
   float scale() const { return scale_.item<float>(); }
   int growth() const { return growth_.item<int>(); }
 
-  Tensor scale_, growth_, hysteresis_;
+  Tensor scale_, growth_;
 };
 
 struct Script {
@@ -40,14 +38,13 @@ TEST_P(UpdateScaleTest, FollowsTheReferenceForThousandsOfSteps) {
       {"up to the ceiling", {65536, 2, 0, 1 << 20, 3}, 100},
       {"down to the floor", {65536, 2, 128, 16777216, 50}, 2},
       {"down to the smallest float", {0x1p-120, 2, 0x1p-126, 16777216, 2000}, 2},
-      {"hysteresis of 3", {65536, 2, 1, 16777216, 5, 3}, 3},
       {"a factor of 4", {65536, 4, 1, 16777216, 5}, 6},
   };
   for (const Script& script : scripts) {
     oracle::LossScale reference = script.reference;
     const ops::ScaleRule rule = {reference.factor, 1 / reference.factor, reference.interval,
-                                 reference.floor,  reference.ceiling,    reference.hysteresis};
-    start(static_cast<float>(reference.scale), reference.hysteresis);
+                                 reference.floor, reference.ceiling};
+    start(static_cast<float>(reference.scale));
     Random random(12);
     for (int step = 0; step < 3000; ++step) {
       const bool overflow = random.below(script.one_overflow_in) == 0;
@@ -82,7 +79,7 @@ TEST_P(UpdateScaleTest, NeverReachesInfinity) {
   ops::ScaleRule rule;
   rule.growth_interval = 1;
   rule.max_scale = INFINITY;
-  start(65536, 1);
+  start(65536);
   for (int step = 0; step < 300; ++step) update(false, rule);
   EXPECT_TRUE(std::isfinite(scale()));
 }
@@ -134,7 +131,7 @@ TEST_P(UpdateScaleTest, AboveOneAnOverflowAtTheFloorIsApexs) {
 TEST_P(UpdateScaleTest, AnyNonzeroFoundInfIsAnOverflow) {
   for (const double value : {1.0, 0.5, -1.0, double{NAN}}) {
     start(4);
-    ops::update_scale(scale_, growth_, hysteresis_, scalar_of(value, at::kFloat, device()));
+    ops::update_scale(scale_, growth_, scalar_of(value, at::kFloat, device()));
     EXPECT_EQ(scale(), 2.0f) << value;
   }
 }
@@ -142,7 +139,6 @@ TEST_P(UpdateScaleTest, AnyNonzeroFoundInfIsAnOverflow) {
 TEST_P(UpdateScaleTest, TakesOneElementOfAnyShape) {
   scale_ = tensor_of({8}, at::kFloat, device());
   growth_ = tensor_of({0}, at::kInt, device()).view({1, 1});
-  hysteresis_ = scalar_of(1, at::kInt, device());
   update(true, {});
   EXPECT_TRUE(same_bits(scale_, tensor_of({4}, at::kFloat, device())));
 }

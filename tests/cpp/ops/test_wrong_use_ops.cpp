@@ -44,10 +44,6 @@ void unscale(const Tensor& grad, const Tensor& inv_scale, const Tensor& found_in
   ops::unscale({grad}, {master}, inv_scale, found_inf);
 }
 
-void update_scale(const Tensor& scale, at::ScalarType growth, at::ScalarType hysteresis) {
-  ops::update_scale(scale, flag(growth), flag(hysteresis), flag());
-}
-
 std::vector<WrongUse> of_ops() {
   return {
       {"scale_of_integers", [] { ops::scale({of_type(at::kInt)}, {floats()}, 2, flag()); },
@@ -119,10 +115,9 @@ std::vector<WrongUse> of_ops() {
        },
        error(
            R"(^copy_cast: expected model_params\[0\] to have the sizes of .*\[2, 3\], got \[3, 2)")},
-      {"update_of_no_scale", [] { update_scale(Tensor(), at::kInt, at::kInt); },
+      {"update_of_no_scale", [] { ops::update_scale(Tensor(), flag(at::kInt), flag()); },
        error<c10::TypeError>("^update_scale: expected loss_scale to be a tensor, got none")},
-      {"update_without_found_inf",
-       [] { ops::update_scale(flag(), flag(at::kInt), flag(at::kInt), Tensor()); },
+      {"update_without_found_inf", [] { ops::update_scale(flag(), flag(at::kInt), Tensor()); },
        error<c10::TypeError>("^update_scale: expected found_inf to be a tensor, got none")},
   };
 }
@@ -168,19 +163,6 @@ std::vector<WrongUse> of_autocast() {
       {"autocast_on_meta", [] { const autocast guard(c10::kMeta, at::kHalf); },
        error<c10::ValueError>(
            "^autocast: expected device_type to be one that has autocast, got me")},
-      {"a_half_op_that_is_none", [] { register_half_op("aten::no_such_op"); },
-       error<c10::ValueError>("^register_half_op: expected name to be that of an op.*no_such_op")},
-      {"a_half_op_without_a_space", [] { register_half_op("mm"); },
-       error<c10::ValueError>("^register_half_op: expected name to be that of an op.*\"mm\"")},
-      {"a_float_op_without_a_name", [] { register_float_op(""); },
-       error<c10::ValueError>("^register_float_op: expected name to be that of an op.*got \"\"")},
-      {"a_bfloat16_op_of_no_overload", [] { register_bfloat16_op("aten::mm.no_such"); },
-       error<c10::ValueError>("^register_bfloat16_op: expected name to be that of an op")},
-      {"a_float_op_with_a_rule", [] { register_float_op("aten::mm"); },
-       error<c10::ValueError>("^register_float_op: expected an op without an autocast rule, got")},
-      {"a_promoted_op_with_a_rule", [] { register_promote_op("aten::mm"); },
-       error<c10::ValueError>(
-           "^register_promote_op: expected an op without an autocast rule, got")},
       {"a_half_function_outside_of_autocast",
        [] {
          const auto type = [](const Tensor& x) { return x.scalar_type(); };

@@ -67,19 +67,6 @@ TEST_P(LossScalerTest, RefusesBoundsThatContradictEachOther) {
   }
 }
 
-TEST_P(LossScalerTest, HysteresisForgivesTheFirstOverflows) {
-  LossScalerOptions options;
-  options.rule.hysteresis = 2;
-  LossScaler scaler = make(options);
-  update(scaler, true);
-  EXPECT_EQ(scaler.loss_scale(), 65536);
-  update(scaler, true);
-  EXPECT_EQ(scaler.loss_scale(), 32768);
-  update(scaler, false);
-  update(scaler, true);
-  EXPECT_EQ(scaler.loss_scale(), 32768) << "a clean backward refills its patience";
-}
-
 TEST_P(LossScalerTest, AFixedScaleStays) {
   LossScaler scaler = make(fixed(128));
   EXPECT_FALSE(scaler.dynamic());
@@ -185,7 +172,6 @@ TEST_P(LossScalerTest, FoundInfIsANewOneForEachBackward) {
 TEST_P(LossScalerTest, ALoadedStateContinuesLikeTheOldOne) {
   LossScalerOptions options;
   options.rule.growth_interval = 5;
-  options.rule.hysteresis = 3;
   LossScaler whole = make(options);
   Random random(31);
   for (int saved_at = 0; saved_at < 20; ++saved_at) {
@@ -205,7 +191,6 @@ TEST_P(LossScalerTest, ALoadedStateContinuesLikeTheOldOne) {
     again.load_state(state);
     EXPECT_EQ(again.state().loss_scale, state.loss_scale);
     EXPECT_EQ(again.state().growth_tracker, state.growth_tracker);
-    EXPECT_EQ(again.state().hysteresis_tracker, state.hysteresis_tracker);
   }
 }
 

@@ -53,7 +53,6 @@ inline void expect_same(Training& training, const Snapshot& snapshot) {
   EXPECT_TRUE(same_bits(now.tensors, snapshot.tensors));
   EXPECT_EQ(now.scale.loss_scale, snapshot.scale.loss_scale);
   EXPECT_EQ(now.scale.growth_tracker, snapshot.scale.growth_tracker);
-  EXPECT_EQ(now.scale.hysteresis_tracker, snapshot.scale.hysteresis_tracker);
 }
 
 /// The contents of a file, read with LibTorch alone.

@@ -76,26 +76,22 @@ inline double sum_of_squares(const at::Tensor& tensor) {
   return sum;
 }
 
-/// apex.amp's rule with Megatron's hysteresis, as documented there, and recovery from a collapse.
+/// apex.amp's rule, and recovery from a collapse.
 struct LossScale {
   double scale;
   double factor = 2;
   double floor = std::numeric_limits<float>::min();
   double ceiling = 16777216.0;
   int interval = 2000;
-  int hysteresis = 1;
   int unskipped = 0;
-  int patience = hysteresis;
 
   void update(bool overflow) {
     if (overflow) {
       unskipped = std::min(unskipped + 1, 0);
-      if (--patience > 0) return;
       if (scale / factor < floor && floor <= 1) unskipped = -3;
       scale = std::max(scale / factor, floor);
       return;
     }
-    patience = hysteresis;
     if (unskipped >= 0 && ++unskipped < interval) return;
     scale = std::min(scale * factor, ceiling);
     if (unskipped > 0 || scale == ceiling) unskipped = 0;

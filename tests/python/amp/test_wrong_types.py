@@ -83,11 +83,10 @@ def arguments_of(op: str) -> dict[str, Any]:
     """Right ones."""
     numbers = dict.fromkeys(("a", "b", "scale"), 1.0)
     scalars = ("inv_scale", "found_inf", "loss_scale")
-    trackers = ("growth_tracker", "hysteresis_tracker")
     right: dict[str, Any] = {
         **numbers,
         **{name: torch.zeros(1) for name in scalars},
-        **{name: torch.zeros(1, dtype=torch.int32) for name in trackers},
+        "growth_tracker": torch.zeros(1, dtype=torch.int32),
         **{"accumulate": False, "per_tensor": True, "found_inf_per_tensor": None},
         **{"checked": ops.Check.X, "rule": ops.ScaleRule()},
     }

@@ -921,8 +921,8 @@ TYPE_ERRORS = (
         "LossScaler: expected rule to be a ScaleRule, got a float",
     ),
     (
-        lambda: torchamp.LossScaler().load_state(1.0, 0),
-        "LossScaler.load_state() missing a required argument: 'hysteresis_tracker'",
+        lambda: torchamp.LossScaler().load_state(1.0),
+        "LossScaler.load_state() missing a required argument: 'growth_tracker'",
     ),
     (
         lambda: ops.ScaleRule(growth_interval=2.5),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from nets import Net, adam, file_by, initialized, overflow_at, sgd, train_step
 
-from torchamp import Amp, amp, ops
+from torchamp import Amp, amp
 
 LEVELS = ["O0", "O1", "O2", "O3", "O5"]
 PARTS = ["initialize", "model", "optimizer"]
@@ -156,11 +156,11 @@ def test_a_scale_that_recovers_goes_on_recovering(done):
     assert optimizer._torchamp.session.scalers[0].loss_scale() == scale == 16.0
 
 
-def test_entries_with_all_trackers_load():
+def test_entries_of_older_versions_load():
     model, optimizer = initialized("O2")
     entry = {"loss_scale": 256.0, "unskipped": -2, "hysteresis": -4, "torchamp": {"version": "0"}}
     amp.load_state_dict({"loss_scaler0": entry})
-    assert optimizer._torchamp.session.scalers[0].state() == (256.0, -2, -4)
+    assert optimizer._torchamp.session.scalers[0].state() == (256.0, -2)
     del model
 
 
@@ -221,8 +221,6 @@ def without(state: dict, *path: str) -> dict:
                 {"loss_scale": 8.0, "unskipped": "x"},
                 {"loss_scale": 8.0, "unskipped": 2**31},
                 {"loss_scale": 8.0, "unskipped": float("inf")},
-                {"loss_scale": 8.0, "unskipped": 0, "hysteresis": 2**40},
-                {"loss_scale": 8.0, "unskipped": 0, "hysteresis": None},
                 {"loss_scale": 8.0, "unskipped": 0, "recovering": "x"},
             )
         ),
@@ -238,10 +236,9 @@ def test_dicts_that_do_not_fit(make, message):
     del pair
 
 
-def test_hysteresis_and_objects_of_their_own():
+def test_objects_of_their_own():
     one = Amp(Net(), opt_level="O2", verbosity=0)
     other = Amp(Net(), opt_level="O2", verbosity=0)
-    one.loss_scalers[0].rule = ops.ScaleRule(hysteresis=3)
-    one.loss_scalers[0].load_state(256.0, 7, 2)
+    one.loss_scalers[0].load_state(256.0, 7)
     other.load_state_dict(one.state_dict())
-    assert other.loss_scalers[0].state() == (256.0, 7, 2)
+    assert other.loss_scalers[0].state() == (256.0, 7)

@@ -123,8 +123,6 @@ REFUSED = [
     *[(("loss_scalers", 0, "loss_scale"), kind) for kind in ("nan", "infinite", "negative")],
     (("loss_scalers", 0, "growth_tracker"), "fraction"),
     (("loss_scalers", 0, "growth_tracker"), "beyond_32_bits"),
-    (("loss_scalers", 0, "hysteresis_tracker"), "none"),
-    (("loss_scalers", 0, "hysteresis_tracker"), "beyond_32_bits"),
     (("models", 0, "weight"), "meta"),
     (("models", 0, "weight"), "boolean_tensor"),
     (("models", 0, "weight"), "sparse"),

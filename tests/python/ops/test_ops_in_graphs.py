@@ -74,11 +74,11 @@ def copy_cast(device):
 
 
 def update_scale(device):
-    trackers = [torch.zeros((), dtype=torch.int32, device=device) for _ in range(2)]
+    tracker = torch.zeros((), dtype=torch.int32, device=device)
     loss_scale = torch.full((), 1024.0, device=device)
-    ops.update_scale(loss_scale, *trackers, torch.ones((), device=device), RULE)
-    ops.update_scale(loss_scale, *trackers, flag(device))
-    return [loss_scale, *trackers]
+    ops.update_scale(loss_scale, tracker, torch.ones((), device=device), RULE)
+    ops.update_scale(loss_scale, tracker, flag(device))
+    return [loss_scale, tracker]
 
 
 def fused_step(device):

@@ -252,7 +252,7 @@ class Run(StructureRun):
         self.optimizers[of].param_groups[group][name] = value
 
     def scale(self, loss: int, value: float, clean: int) -> None:
-        self.amp.loss_scalers[loss].load_state(value, clean, 1)
+        self.amp.loss_scalers[loss].load_state(value, clean)
 
     def close(self) -> None:
         self.amp.close()

@@ -80,8 +80,7 @@ class LossScaler:
 
     @_unskipped.setter
     def _unskipped(self, value: Any) -> None:
-        loss_scale, _, hysteresis = self._core.state()
-        self._core.load_state(loss_scale, _number("_unskipped", value, -1, int), hysteresis)
+        self._core.load_state(self._loss_scale, _number("_unskipped", value, -1, int))
 
     @property
     def _scale_seq_len(self) -> int:

@@ -219,8 +219,8 @@ def _dynamic_scaler(
     return LossScaler("dynamic", init_scale=init_scale, rule=rule, device=device)
 
 
-def _scaler_state(saved: Any) -> tuple[float, int, int]:
+def _scaler_state(saved: Any) -> tuple[float, int]:
     """The scaler's state in a state dict: ours, or the object that apex saves."""
     if isinstance(saved, (tuple, list)):
-        return tuple(saved)
-    return float(saved._loss_scale), int(saved._unskipped), 1
+        return saved[0], saved[1]
+    return float(saved._loss_scale), int(saved._unskipped)
