@@ -44,7 +44,6 @@ ALGORITHMS = {
     "step, AMSGrad": Algorithm(Which.AMSGRAD, 3, _ADAM),
     "step, SGD": Algorithm(Which.SGD, 0, _SGD),
     "step, momentum": Algorithm(Which.MOMENTUM, 1, _MOMENTUM),
-    "step, Adagrad": Algorithm(Which.ADAGRAD, 1, (1e-2, 0, 1e-10, 0, 0, 0)),
     "step, NovoGrad": Algorithm(Which.NOVOGRAD, 1, _NOVOGRAD),
     "step, LAMB's update": Algorithm(Which.LAMB, 3, _LAMB, writes_model=False),
     "step, LAMB's application": Algorithm(Which.LAMB_APPLY, 0, _LAMB, reads_grads=False),

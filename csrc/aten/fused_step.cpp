@@ -109,16 +109,6 @@ void step(Element<Momentum>& e) {
   step_sgd(e);
 }
 
-void step(Element<Adagrad>& e) {
-  const auto& h = e.hyper;
-  const Tensor lr = h.lr.div(e.step.sub(1).mul(h.lr_decay).add(1));
-  const Tensor grad = e.grad.add(e.param.mul(only_if(h.decoupled.eq(0), h.weight_decay)));
-  e.states[0] = e.states[0].add(grad.square());
-  const Tensor step = grad.div(e.states[0].sqrt().add(h.eps));
-  const Tensor decay = lr.mul(only_if(h.decoupled, h.weight_decay));
-  e.param = e.param.mul(complement(decay)).sub(step.mul(lr));
-}
-
 /// Of a new grad in the first moment.
 template <class Hyper>
 Tensor share_of_grad(const Hyper& hyper) {

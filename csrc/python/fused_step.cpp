@@ -36,7 +36,6 @@ The columns of hyper:
 * ADAM, AMSGRAD: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
 * SGD, MOMENTUM: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum,
   trust_coefficient, trust_eps, trust_clip
-* ADAGRAD: lr, lr_decay, eps, weight_decay, decoupled, maximize
 * NOVOGRAD: lr, beta1, beta2, eps, weight_decay, maximize, bias_correction, decay_in_moment,
   averages_grads, starts_at_zero
 * LAMB, LAMB_APPLY: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,

@@ -41,7 +41,6 @@ ALGORITHMS = {
     "sgd": Algorithm(StepAlgorithm.SGD, 0, (1e-2, 0, 0, 0.01)),
     "momentum": Algorithm(StepAlgorithm.MOMENTUM, 1, (1e-2, 0.9, 0, 0.01, 1)),
     "lars": Algorithm(StepAlgorithm.MOMENTUM, 1, _LARS, _BOTH_NORMS),
-    "adagrad": Algorithm(StepAlgorithm.ADAGRAD, 1, (1e-2, 1e-3, 1e-10, 0.01, 1)),
     "novo_grad": Algorithm(
         StepAlgorithm.NOVOGRAD, 1, _NOVO_GRAD, ("update_norms", "norm_averages")
     ),

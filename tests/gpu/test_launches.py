@@ -17,7 +17,6 @@ MAKERS = {
     "amsgrad": lambda params: optimizers.FusedAdam(params, amsgrad=True),
     "sgd": lambda params: optimizers.FusedSGD(params, 0.1),
     "momentum": lambda params: optimizers.FusedSGD(params, 0.1, 0.9),
-    "adagrad": lambda params: optimizers.FusedAdagrad(params),
 }
 
 

@@ -90,7 +90,6 @@ def test_two_optimizers_take_turns():
 MAKERS = [
     lambda params: optimizers.FusedSGD(params, 0.1),
     lambda params: optimizers.FusedSGD(params, 0.1, 0.9),
-    lambda params: optimizers.FusedAdagrad(params),
     lambda params: optimizers.FusedAdam(params),
     lambda params: optimizers.FusedAdam(params, amsgrad=True),
 ]

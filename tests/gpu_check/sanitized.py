@@ -19,7 +19,6 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 OPTIMIZERS = (
     optimizers.FusedAdam,
     lambda params: optimizers.FusedAdam(params, state_dtype=torch.bfloat16),
-    optimizers.FusedAdagrad,
     optimizers.FusedLAMB,
     optimizers.FusedNovoGrad,
     lambda params: optimizers.FusedSGD(params, 0.1, momentum=0.9),

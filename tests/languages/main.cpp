@@ -245,7 +245,6 @@ const Kind& kind_of(const std::string& name) {
       {"FusedLARS", kind<FusedLARS, FusedLARSOptions>()},
       {"FusedAdam", kind<FusedAdam, FusedAdamOptions>()},
       {"FusedAdamW", kind<FusedAdamW, FusedAdamWOptions>()},
-      {"FusedAdagrad", kind<FusedAdagrad, FusedAdagradOptions>()},
       {"FusedNovoGrad", kind<FusedNovoGrad, FusedNovoGradOptions>()},
       {"FusedLAMB", kind<FusedLAMB, FusedLAMBOptions>()}};
   return kinds.at(name);

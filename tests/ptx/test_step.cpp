@@ -5,8 +5,7 @@ namespace kernel_tests {
 namespace {
 
 using Rules = testing::Types<torchamp::Adam, torchamp::AmsGrad, torchamp::Sgd, torchamp::Momentum,
-                             torchamp::Adagrad, torchamp::NovoGrad, torchamp::LambUpdate,
-                             torchamp::LambApply>;
+                             torchamp::NovoGrad, torchamp::LambUpdate, torchamp::LambApply>;
 
 struct RuleNames {
   template <class Rule>

@@ -1,6 +1,5 @@
 #include "frontend/optim/option_specs.h"
 
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
@@ -22,7 +21,6 @@ std::vector<std::unique_ptr<FusedOptions>> all_options() {
   all.push_back(std::make_unique<FusedAdamWOptions>());
   all.push_back(std::make_unique<FusedSGDOptions>());
   all.push_back(std::make_unique<FusedLARSOptions>(0.0));
-  all.push_back(std::make_unique<FusedAdagradOptions>());
   all.push_back(std::make_unique<FusedNovoGradOptions>());
   all.push_back(std::make_unique<FusedLAMBOptions>());
   return all;

@@ -1,7 +1,6 @@
 // A step's scalars: computes a tensor's coefficients from its group's hyperparameters.
 #pragma once
 
-#include "math/optim/adagrad.h"
 #include "math/optim/adam.h"
 #include "math/optim/lamb.h"
 #include "math/optim/novograd.h"
@@ -15,7 +14,6 @@
   AS(DO, AmsGrad, amsgrad)             \
   AS(DO, Sgd, sgd)                     \
   AS(DO, Momentum, momentum)           \
-  AS(DO, Adagrad, adagrad)             \
   AS(DO, NovoGrad, novograd)           \
   AS(DO, LambUpdate, lamb)             \
   AS(DO, LambApply, lamb_apply)

@@ -153,8 +153,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             if is_dtensor(param) and not self._takes_shards:
                 raise TypeError(
                     f"{type(self).__name__}: expected params[{i}] to be whole, because steps need "
-                    "its norm, got a DTensor; FusedAdam, FusedAdamW, FusedSGD and FusedAdagrad "
-                    "step shards"
+                    "its norm, got a DTensor; FusedAdam, FusedAdamW and FusedSGD step shards"
                 )
 
     def _check_options(self, values: dict[str, Any]) -> None:
@@ -310,14 +309,11 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _loaded_state(self, saved: dict[str, Any], param: torch.Tensor) -> dict[str, Any]:
         state = dict(saved)
-        dtype = self._dtype_of_states(param)
+        dtype = torch.float64 if param.dtype == torch.float64 else self.state_dtype
         for name in self.state_names:
             if isinstance(saved.get(name), torch.Tensor):
                 state[name] = saved[name].to(param.device, dtype, copy=True)
         return state
-
-    def _dtype_of_states(self, param: torch.Tensor) -> torch.dtype:
-        return torch.float64 if param.dtype == torch.float64 else self.state_dtype
 
 
 def _overrides_step(subclass: type[FusedOptimizer]) -> bool:

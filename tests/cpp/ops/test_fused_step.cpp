@@ -7,10 +7,10 @@ namespace {
 
 using oracle::StepOptions;
 
-const StepAlgorithm kAlgorithms[] = {StepAlgorithm::kAdam,       StepAlgorithm::kAmsGrad,
-                                     StepAlgorithm::kSgd,        StepAlgorithm::kMomentum,
-                                     StepAlgorithm::kAdagrad,    StepAlgorithm::kNovoGrad,
-                                     StepAlgorithm::kLambUpdate, StepAlgorithm::kLambApply};
+const StepAlgorithm kAlgorithms[] = {StepAlgorithm::kAdam,     StepAlgorithm::kAmsGrad,
+                                     StepAlgorithm::kSgd,      StepAlgorithm::kMomentum,
+                                     StepAlgorithm::kNovoGrad, StepAlgorithm::kLambUpdate,
+                                     StepAlgorithm::kLambApply};
 
 /// Groups that use each option of an algorithm alone or with weight decay.
 std::vector<StepOptions> adam_groups() {
@@ -48,19 +48,6 @@ std::vector<StepOptions> sgd_groups() {
   return groups;
 }
 
-std::vector<StepOptions> adagrad_groups() {
-  std::vector<StepOptions> groups(5);
-  groups[1].weight_decay = 0.3;
-  groups[2].weight_decay = 0.3;
-  groups[2].decoupled = true;
-  groups[2].lr_decay = 0.01;
-  groups[3].lr_decay = 0.01;
-  groups[4].weight_decay = 0.3;
-  groups[4].maximize = true;
-  groups[4].eps = 0.1;
-  return groups;
-}
-
 std::vector<StepOptions> novo_grad_groups() {
   std::vector<StepOptions> groups(7);
   for (size_t i = 1; i < groups.size(); ++i) groups[i].weight_decay = 0.3;
@@ -91,8 +78,6 @@ std::vector<StepOptions> groups_of(StepAlgorithm algorithm) {
     case StepAlgorithm::kSgd:
     case StepAlgorithm::kMomentum:
       return sgd_groups();
-    case StepAlgorithm::kAdagrad:
-      return adagrad_groups();
     case StepAlgorithm::kNovoGrad:
       return novo_grad_groups();
     default:
@@ -164,8 +149,8 @@ TEST_P(FusedStepTest, TakesLearningRatesThatAreTensors) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<at::Device, StepAlgorithm>>& info) {
-  constexpr const char* kNames[] = {"adam",    "ams_grad",  "sgd",         "momentum",
-                                    "adagrad", "novo_grad", "lamb_update", "lamb_apply"};
+  constexpr const char* kNames[] = {"adam",      "ams_grad",    "sgd",       "momentum",
+                                    "novo_grad", "lamb_update", "lamb_apply"};
   const auto [device, algorithm] = info.param;
   return (device.is_cuda() ? "cuda_" : "cpu_") + std::string(kNames[static_cast<int>(algorithm)]);
 }

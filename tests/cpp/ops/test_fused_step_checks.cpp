@@ -145,7 +145,6 @@ TEST_P(FusedStepChecksTest, KnowsHowManyStatesThereAre) {
   EXPECT_EQ(states_of(Algorithm::kAmsGrad), 3);
   EXPECT_EQ(states_of(Algorithm::kSgd), 0);
   EXPECT_EQ(states_of(Algorithm::kMomentum), 1);
-  EXPECT_EQ(states_of(Algorithm::kAdagrad), 1);
   EXPECT_EQ(states_of(Algorithm::kNovoGrad), 1);
   EXPECT_EQ(states_of(Algorithm::kLambUpdate), 3);
   EXPECT_EQ(states_of(Algorithm::kLambApply), 0);

@@ -36,8 +36,6 @@ void add_norms(StepScalars& scalars, StepAlgorithm algorithm, int64_t length, at
 /// Whether a state is a second moment, which is never negative.
 bool is_of_squares(StepAlgorithm algorithm, int64_t state) {
   switch (algorithm) {
-    case StepAlgorithm::kAdagrad:
-      return true;
     case StepAlgorithm::kAdam:
     case StepAlgorithm::kAmsGrad:
     case StepAlgorithm::kLambUpdate:

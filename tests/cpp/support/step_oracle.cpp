@@ -41,15 +41,6 @@ void sgd(const StepOptions& o, const StepTensor& t, StepElement& e, bool has_mom
   e.param -= o.lr * direction;
 }
 
-void adagrad(const StepOptions& o, const StepTensor& t, StepElement& e) {
-  const double rate = o.lr / (1 + (t.step - 1) * o.lr_decay);
-  if (!o.decoupled) e.grad += o.weight_decay * e.param;
-  e.states[0] += e.grad * e.grad;
-  double update = e.grad / (std::sqrt(e.states[0]) + o.eps);
-  if (o.decoupled) update += o.weight_decay * e.param;
-  e.param -= rate * update;
-}
-
 void novo_grad(const StepOptions& o, const StepTensor& t, StepElement& e) {
   const double correction = o.bias_correction ? std::sqrt(1 - std::pow(o.beta2, t.step)) : 1;
   const double divisor = t.norm_average / correction + o.eps;
@@ -100,9 +91,6 @@ std::vector<double> hyper_row(StepAlgorithm algorithm, const StepOptions& o) {
              o.trust_eps,
              1.0 * o.trust_clip};
       break;
-    case StepAlgorithm::kAdagrad:
-      row = {o.lr, o.lr_decay, o.eps, o.weight_decay, 1.0 * o.decoupled, 1.0 * o.maximize};
-      break;
     case StepAlgorithm::kNovoGrad:
       row = {o.lr,
              o.beta1,
@@ -148,8 +136,6 @@ void step(StepAlgorithm algorithm, const StepOptions& o, const StepTensor& t, St
       return sgd(o, t, e, false);
     case StepAlgorithm::kMomentum:
       return sgd(o, t, e, true);
-    case StepAlgorithm::kAdagrad:
-      return adagrad(o, t, e);
     case StepAlgorithm::kNovoGrad:
       return novo_grad(o, t, e);
     case StepAlgorithm::kLambUpdate:

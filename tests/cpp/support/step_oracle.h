@@ -17,7 +17,6 @@ struct StepOptions {
   double weight_decay = 0;
   double momentum = 0;
   double dampening = 0;
-  double lr_decay = 0;
   double trust_coefficient = 0;
   double trust_eps = 0;
   bool decoupled = false;

@@ -30,7 +30,6 @@ OPTIONS = {
     "FusedLARS": {"lr": 0.125},
     "FusedAdam": {"lr": 0.01, "amsgrad": True},
     "FusedAdamW": {"lr": 0.01},
-    "FusedAdagrad": {"lr": 0.01},
     "FusedNovoGrad": {"lr": 0.01},
     "FusedLAMB": {"lr": 0.01},
 }

@@ -19,7 +19,6 @@ FUSED = {
     "adamw": lambda params: optimizers.FusedAdamW(params, lr=0.01),
     "sgd": lambda params: optimizers.FusedSGD(params, lr=0.01, momentum=0.5),
     "plain_sgd": lambda params: optimizers.FusedSGD(params, lr=0.01),
-    "adagrad": lambda params: optimizers.FusedAdagrad(params, lr=0.01),
     "lamb": lambda params: optimizers.FusedLAMB(params, lr=0.01),
     "lars": lambda params: optimizers.FusedLARS(params, lr=0.01),
     "novograd": lambda params: optimizers.FusedNovoGrad(params, lr=0.01),
@@ -28,7 +27,6 @@ TORCH = {
     "adam": lambda params: torch.optim.Adam(params, lr=0.01),
     "adamw": lambda params: torch.optim.AdamW(params, lr=0.01),
     "sgd": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.5),
-    "adagrad": lambda params: torch.optim.Adagrad(params, lr=0.01),
 }
 LEVELS = ["O0", "O2"]
 
@@ -162,8 +160,6 @@ CHANGES = (
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", TORCH)
 def test_changes_act_as_on_torch_s(name, level, change):
-    if name == "adagrad" and change is pop_one:
-        pytest.skip("torch's Adagrad raises KeyError")
     if name == "sgd" and change in (start_counting_again, count_in_place):
         pytest.skip("torch's SGD does not count")
     runs = [Run(make[name], level).train(3) for make in (FUSED, TORCH)]

@@ -36,7 +36,7 @@ FUSED: dict[str, dict[str, list]] = {
     "FusedSGD": {**STORAGE, "momentum": [0.0, 0.875]},
     "FusedLARS": {**STORAGE, "trust_coefficient": [0.125]},
     "FusedAdam": {**STORAGE, "amsgrad": [False, True]},
-    **dict.fromkeys(("FusedAdamW", "FusedAdagrad", "FusedNovoGrad", "FusedLAMB"), STORAGE),
+    **dict.fromkeys(("FusedAdamW", "FusedNovoGrad", "FusedLAMB"), STORAGE),
 }
 #: Options that choose an algorithm.
 CHANGES = {

@@ -15,7 +15,6 @@ COUNTERPARTS = {
     "FusedSGD": torch.optim.SGD,
     "FusedAdam": torch.optim.Adam,
     "FusedAdamW": torch.optim.AdamW,
-    "FusedAdagrad": torch.optim.Adagrad,
     "FusedLARS": LARS,
     "FusedNovoGrad": NovoGrad,
     "FusedLAMB": LAMB,

@@ -57,7 +57,7 @@ def file_of(language: str, level: str, name: str) -> pathlib.Path:
 def started(level: str, name: str, lr: float):
     """(model, optimizer) before the first step."""
     model = Net()
-    make = getattr(optimizers, name, None) or getattr(torch.optim, name)
+    make = getattr(optimizers, name, None) or getattr(torch.optim, name.removeprefix("Fused"))
     optimizer = make(model.parameters(), lr=lr, **OPTIONS[name])
     return amp.initialize(model, optimizer, opt_level=level, verbosity=0)
 

@@ -1,4 +1,3 @@
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
@@ -42,14 +41,6 @@ TEST(FusedOptionsTest, RowsHoldEveryOptionInItsColumn) {
             (Row{0.1, 0.2, 0.3, 0.4, 1, 1, 1}));
   EXPECT_EQ(FusedLARSOptions(0.1).trust_coefficient(0.2).eps(0.3).clip(true).hyper(),
             (Row{0.1, 0.9, 0, 0, 0, 0, 0, 0.2, 0.3, 1}));
-  EXPECT_EQ(FusedAdagradOptions(0.1)
-                .lr_decay(0.2)
-                .eps(0.3)
-                .weight_decay(0.4)
-                .decoupled_weight_decay(true)
-                .maximize(true)
-                .hyper(),
-            (Row{0.1, 0.2, 0.3, 0.4, 1, 1}));
   EXPECT_EQ(FusedNovoGradOptions(0.1)
                 .betas({0.2, 0.3})
                 .eps(0.4)
@@ -80,7 +71,6 @@ TEST(FusedOptionsTest, DefaultsAreThoseOfPython) {
   EXPECT_EQ(FusedAdamWOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-8, 1e-2, 1, 0, 1}));
   EXPECT_EQ(FusedSGDOptions().hyper(), (Row{1e-3}));
   EXPECT_EQ(FusedLARSOptions(0.1).hyper(), (Row{0.1, 0.9, 0, 0, 0, 0, 0, 1e-3, 1e-8, 0}));
-  EXPECT_EQ(FusedAdagradOptions().hyper(), (Row{1e-2, 0, 1e-10}));
   EXPECT_EQ(FusedNovoGradOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-8, 0, 0, 1, 0, 1, 0}));
   EXPECT_EQ(FusedLAMBOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-6, 0.01, 1, 0, 1, 1, 0, 1}));
   EXPECT_EQ(FusedLAMBOptions().max_grad_norm(std::nullopt).hyper()[10], 0.0);
