@@ -1,5 +1,5 @@
-"""`make bench`: runs the benchmarks of ops, optimizer steps, training iterations and, on CUDA, the
-kernels' tuning parameters. Each writes JSON to out/bench/."""
+"""`make bench`: runs the benchmarks of ops, optimizer steps and training iterations. Each
+writes JSON to out/bench/."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ BENCHMARKS = {
     "ops": "ops, from Python",
     "step": "optimizer steps",
     "training": "training iterations",
-    "variants": "tuning parameters of the CUDA kernels",
 }
 
 

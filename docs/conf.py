@@ -30,7 +30,6 @@ extensions = [
 ]
 exclude_patterns = ["_*"]
 smartquotes_action = "De"  # not quotes: "O2" is a value
-suppress_warnings = ["duplicate_declaration.cpp"]  # FusedAdagradOptions has two serialize()
 
 html_theme = "furo"
 html_copy_source = False

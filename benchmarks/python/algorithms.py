@@ -34,17 +34,15 @@ class Algorithm:
 
 
 _ADAM = (1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0, 1)
-_SGD = (1e-3, 0.0, 0, 0, 0, 0, 0, 0, 1e-8, 0)
+_SGD = (1e-3, 0.0, 0, 0, 0, 0, 0)
 _MOMENTUM = (1e-3, 0.9, *_SGD[2:])
 _NOVOGRAD = (1e-3, 0.95, 0.98, 1e-8, 0, 0, 0, 0, 0, 0)
 _LAMB = (1e-3, 0.9, 0.999, 1e-6, 0.01, 1, 0, 1, 1, 0, 0)
 
 ALGORITHMS = {
     "step, Adam": Algorithm(Which.ADAM, 2, _ADAM),
-    "step, AMSGrad": Algorithm(Which.AMSGRAD, 3, _ADAM),
     "step, SGD": Algorithm(Which.SGD, 0, _SGD),
     "step, momentum": Algorithm(Which.MOMENTUM, 1, _MOMENTUM),
-    "step, Adagrad": Algorithm(Which.ADAGRAD, 1, (1e-2, 0, 1e-10, 0, 0, 0)),
     "step, NovoGrad": Algorithm(Which.NOVOGRAD, 1, _NOVOGRAD),
     "step, LAMB's update": Algorithm(Which.LAMB, 3, _LAMB, writes_model=False),
     "step, LAMB's application": Algorithm(Which.LAMB_APPLY, 0, _LAMB, reads_grads=False),

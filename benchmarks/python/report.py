@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from report_figures import Panel, apex_panels, draw, step_panels, training_panels
-from report_tables import apex_tables, ops_table, step_tables, training_tables, variants_table
+from report_tables import apex_tables, ops_table, step_tables, training_tables
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -37,7 +37,6 @@ KINDS = (
     Kind("step", "times_one_pass", "Optimizer steps", step_tables, step_panels),
     Kind("training", "network", "Training iterations", training_tables, training_panels),
     Kind("apex", "times_torchamp", "Steps beside NVIDIA apex", apex_tables, apex_panels),
-    Kind("variants", "setting", "Tuning parameters of the CUDA kernels", variants_table),
 )
 
 

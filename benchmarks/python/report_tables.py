@@ -123,17 +123,3 @@ def training_numbers(row: dict) -> str:
     head = ["variant", "ms", "quartiles", "host, ms", f"times as fast as {row['base']}",
             "times as fast as float32", f"{row['unit']}/s", "peak, GB", "skipped"]  # fmt: skip
     return table(head, cells)
-
-
-def variants_table(rows: list[dict]) -> str:
-    cells = []
-    for row in rows:
-        cells.append([
-            row["op"], row["workload"], row["setting"], row["verdict"],
-            f"{row['times_default']:.3f}", f"{row['milliseconds']:.4f}",
-            spread(row["quartiles"], ".4f"), f"{row['default_ms']:.4f}",
-            spread(row["default_quartiles"], ".4f"),
-        ])  # fmt: skip
-    head = ["op", "workload", "setting", "verdict", "× default", "ms", "quartiles",
-            "default, ms", "quartiles"]  # fmt: skip
-    return table(head, cells, text_columns=4)

@@ -43,32 +43,18 @@ class Weights(nn.Module):
 
 @dataclass
 class Grads:
-    """The grads that the variants of a workload share. odd_offsets: the float16 grads are views of
-    one buffer, each starting at an odd element."""
+    """The grads that the variants of a workload share."""
 
     shapes: Shapes
     device: str
-    odd_offsets: bool = False
 
     @functools.cached_property
     def half(self) -> list[torch.Tensor]:
-        grads = random_tensors(self.shapes, torch.float16, self.device)
-        return odd_views(grads) if self.odd_offsets else grads
+        return random_tensors(self.shapes, torch.float16, self.device)
 
     @functools.cached_property
     def single(self) -> list[torch.Tensor]:
         return [grad.float() for grad in self.half]
-
-
-def odd_views(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of the tensors as views of one buffer, each starting at the next odd element."""
-    buffer = tensors[0].new_empty(sum(tensor.numel() + 2 for tensor in tensors))
-    views, end = [], 0
-    for tensor in tensors:
-        begin = end | 1
-        end = begin + tensor.numel()
-        views.append(buffer[begin:end].view_as(tensor).copy_(tensor))
-    return views
 
 
 def states_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -63,12 +63,6 @@ class Timing:
     def queued_ahead(self) -> bool:
         return all(sample.queued_ahead for sample in self.samples)
 
-    def times(self, base: Timing) -> float:
-        """Time relative to `base`: the median of per-round ratios, which cancels slowdowns of whole
-        rounds."""
-        pairs = zip(self.samples, base.samples)
-        return statistics.median(own.milliseconds / other.milliseconds for own, other in pairs)
-
 
 def sample_cpu(run: Callable[[], object]) -> Sample:
     start = time.perf_counter()
@@ -147,13 +141,7 @@ def sample_in_turn(
     return timings
 
 
-def time_interleaved(
-    variants: Variants,
-    device: str,
-    repeats: int,
-    prepare: Callable[[str], object] = lambda name: None,
-) -> dict[str, Timing]:
+def time_interleaved(variants: Variants, device: str, repeats: int) -> dict[str, Timing]:
     """sample_in_turn() of the variants' times on the device."""
-    return sample_in_turn(
-        {name: sampler(run, device) for name, run in variants.items()}, repeats, prepare
-    )
+    samplers = {name: sampler(run, device) for name, run in variants.items()}
+    return sample_in_turn(samplers, repeats)

@@ -2,8 +2,6 @@
 
 #include <ATen/ops/addcdiv.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/pow.h>
@@ -48,48 +46,24 @@ Tensor only_if(const Tensor& condition, const Tensor& value) {
   return at::where(condition.ne(0), value, at::zeros({}, value.options()));
 }
 
-template <class Rule>
-void step_adam(Element<Rule>& e) {
+void step(Element<Adam>& e) {
   const auto& h = e.hyper;
   const Tensor early = only_if(h.decoupled.eq(0), h.weight_decay);
   const Tensor late = only_if(h.decoupled, h.weight_decay);
   const Tensor grad = e.grad.add(e.param.mul(early));
   e.states[0] = e.states[0].mul(h.beta1).add(grad.mul(complement(h.beta1)));
   e.states[1] = e.states[1].mul(h.beta2).add(grad.square().mul(complement(h.beta2)));
-  constexpr bool kKeepsMaximum = Rule::kStates > 2;
-  if (kKeepsMaximum) e.states[2] = at::maximum(e.states[2], e.states[1]);
-  const Tensor root = e.states[kKeepsMaximum ? 2 : 1].div(e.correction(h.beta2)).sqrt();
+  const Tensor root = e.states[1].div(e.correction(h.beta2)).sqrt();
   const Tensor step = e.states[0].div(e.correction(h.beta1)).div(root.add(h.eps));
   e.param = e.param.mul(complement(h.lr.mul(late))).sub(step.mul(h.lr));
-}
-
-void step(Element<Adam>& e) {
-  step_adam(e);
-}
-
-void step(Element<AmsGrad>& e) {
-  step_adam(e);
-}
-
-/// LARS: the largest update of a tensor relative to its norm.
-template <class Rule>
-Tensor trust_ratio(const Element<Rule>& e) {
-  const auto& h = e.hyper;
-  const Tensor length = e.update_norm.add(h.weight_decay.mul(e.param_norm)).add(h.trust_eps);
-  const Tensor rate = h.trust_coefficient.mul(e.param_norm).div(length);
-  const Tensor clipped = at::minimum(rate.div(h.lr), at::ones_like(rate));
-  const Tensor ratio = at::where(h.trust_clip.ne(0), clipped, rate);
-  const Tensor has_norms = e.param_norm.ne(0).logical_and(e.update_norm.ne(0));
-  const Tensor adapts = h.trust_coefficient.ne(0).logical_and(has_norms);
-  return at::where(adapts, ratio, at::ones_like(ratio));
 }
 
 template <class Rule>
 void step_sgd(Element<Rule>& e) {
   const auto& h = e.hyper;
   const Tensor &late = h.decay_after_momentum, &decay = h.weight_decay;
-  const Tensor trust = trust_ratio(e), first = e.step.le(1);
-  Tensor direction = e.grad.add(e.param.mul(only_if(late.eq(0), decay))).mul(trust);
+  const Tensor first = e.step.le(1);
+  Tensor direction = e.grad.add(e.param.mul(only_if(late.eq(0), decay)));
   if (Rule::kStates > 0) {
     const Tensor undampened = at::where(first, at::ones_like(h.dampening), complement(h.dampening));
     const Tensor kept = only_if(first.logical_not(), h.momentum);
@@ -107,16 +81,6 @@ void step(Element<Sgd>& e) {
 
 void step(Element<Momentum>& e) {
   step_sgd(e);
-}
-
-void step(Element<Adagrad>& e) {
-  const auto& h = e.hyper;
-  const Tensor lr = h.lr.div(e.step.sub(1).mul(h.lr_decay).add(1));
-  const Tensor grad = e.grad.add(e.param.mul(only_if(h.decoupled.eq(0), h.weight_decay)));
-  e.states[0] = e.states[0].add(grad.square());
-  const Tensor step = grad.div(e.states[0].sqrt().add(h.eps));
-  const Tensor decay = lr.mul(only_if(h.decoupled, h.weight_decay));
-  e.param = e.param.mul(complement(decay)).sub(step.mul(lr));
 }
 
 /// Of a new grad in the first moment.

@@ -1,4 +1,4 @@
-// The shape of a block. Hosts choose how many threads it has; kernels ask.
+// The shape of a block.
 #pragma once
 
 namespace torchamp::cuda {
@@ -6,8 +6,9 @@ namespace torchamp::cuda {
 constexpr int kWarp = 32;
 /// Of kernels for which nothing else is chosen.
 constexpr int kThreads = 128;
+/// In passes over grads.
+constexpr int kPassThreads = 256;
 /// As many as any kernel is started with.
 constexpr int kMaxThreads = 512;
-constexpr int kMaxWarps = kMaxThreads / kWarp;
 
 }  // namespace torchamp::cuda

@@ -14,16 +14,16 @@ TORCHAMP_DEVICE T warp_sum(T value) {
   return value;
 }
 
-/// The block's sum. All threads of the block call it, once in a kernel.
-template <class T>
+/// The sum of a block of kBlock threads. All of them call it, once in a kernel.
+template <int kBlock, class T>
 TORCHAMP_DEVICE T block_sum(T value) {
-  __shared__ T sums[kMaxWarps];
+  constexpr int kWarps = kBlock / kWarp;
+  __shared__ T sums[kWarps];
   const T of_warp = warp_sum(value);
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = of_warp;
   __syncthreads();
   T total = 0;
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
-  for (int warp = 0; warp < warps; ++warp) total += sums[warp];
+  for (int warp = 0; warp < kWarps; ++warp) total += sums[warp];
   return total;
 }
 

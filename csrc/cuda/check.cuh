@@ -13,8 +13,8 @@ namespace torchamp::cuda {
 /// hide.
 template <int kLists>
 TORCHAMP_DEVICE float check_slice(const Slice<kLists>& slice, const Flags& flags) {
-  const Slice<1> first{{slice.address[0]}, {slice.dtype[0]}, slice.count,
-                       slice.position,     slice.begin,      slice.mixed_vectors};
+  const Slice<1> first{
+      {slice.address[0]}, {slice.dtype[0]}, slice.count, slice.position, slice.begin};
   return walk_and_report(first, L2normElement{}, flags).sum;
 }
 
@@ -23,13 +23,13 @@ TORCHAMP_DEVICE float check_slice(const Slice<kLists>& slice, const Flags& flags
 TORCHAMP_DEVICE void end_pass(const Pass& pass, float squares) {
   const Finalization& end = pass.end;
   if (end.norm != nullptr) {
-    const float sum = block_sum(squares);
+    const float sum = block_sum<kPassThreads>(squares);
     if (threadIdx.x == 0) pass.partials[pass.first_block + blockIdx.x] = sum;
   }
   if (end.ticket == nullptr || !is_last_block</*sees_writes=*/true>(end.ticket)) return;
   finalize(end);
   if (end.norm == nullptr) return;
-  const float norm = norm_of<1>(pass.partials, 0, int64{pass.first_block} + gridDim.x);
+  const float norm = norm_of<kPassThreads>(pass.partials, 0, int64{pass.first_block} + gridDim.x);
   if (threadIdx.x == 0) *end.norm = norm;
 }
 

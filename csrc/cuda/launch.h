@@ -16,7 +16,6 @@ void launch(Queue queue, Kernel kernel, uint32 blocks, int threads, const void* 
 /// Elements of a warp's unit.
 inline int64 warp_unit_for(const Plan& plan) {
   constexpr int64 kLarge = int64{1} << 26;  // elements that fill any card with large units
-  if (tuning().unit != 0) return tuning().unit;
   return plan.elements() < kLarge ? kWarpUnit : kLargeWarpUnit;
 }
 
@@ -93,14 +92,14 @@ void launch_iteration(Queue queue, Iteration iteration, const Plan& plan,
                       const Arguments& arguments, const Rows& rows, Prepare prepare) {
   const int64 bytes = table_bytes<Arguments>(plan, rows);
   const Kernel kernel = iteration.kernel;
-  if (tuning().small_parameters != 0 && bytes <= SmallLaunch<Arguments>::kTableBytes) {
+  if (bytes <= SmallLaunch<Arguments>::kTableBytes) {
     iteration.kernel = small(kernel);
     return launch_parameters<SmallLaunch<Arguments>>(queue, iteration, plan, arguments, rows,
                                                      prepare);
   }
   const bool fits = bytes <= Launch<Arguments>::kTableBytes;
   const bool rows_have_numbers = rows.size() <= kMostRows;
-  if (!fits && rows_have_numbers && queue.tables != nullptr && tuning().resident_tables != 0) {
+  if (!fits && rows_have_numbers && queue.tables != nullptr) {
     iteration.kernel = resident(kernel);
     if (launch_resident(queue, iteration, plan, arguments, rows, prepare)) return;
   }

@@ -43,7 +43,6 @@ struct LaunchHeader {
   int32 first_position;  ///< of the first entry
   bool consecutive;      ///< whether each entry's position follows the previous one's
   bool backwards;        ///< whether the first blocks process the last units
-  bool mixed_vectors;    ///< whether vectors may leave the first list misaligned
 };
 
 /// Entries from the front of a table's bytes, rows from their end.

@@ -20,8 +20,9 @@ void step(Queue queue, Kernel plain, Kernel compact, const Plan& plan, const Ste
           const Rows& rows, uint32* ticket) {
   const StepArguments<Rule> arguments{inputs, ticket};
   const Kernel kernel = is_compact<Rule>(plan, inputs) ? compact : plain;
-  launch_iteration(queue, {kernel, tuning().step_threads, tuning().walks_backwards != 0}, plan,
-                   arguments, rows, [](auto&, uint32) {});
+  // First what the pass before read last, which the cache still has.
+  launch_iteration(queue, {kernel, kThreads, /*backwards=*/true}, plan, arguments, rows,
+                   [](auto&, uint32) {});
 }
 
 }  // namespace

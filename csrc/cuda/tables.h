@@ -6,7 +6,6 @@
 #include "backends/plan.h"
 #include "cuda/arguments.h"
 #include "cuda/launch_table.h"
-#include "cuda/tuning.h"
 
 namespace torchamp::cuda {
 
@@ -120,7 +119,6 @@ void begin(Launch& launch, const Arguments& arguments, int64 unit) {
   launch.arguments = arguments;
   launch.unit = static_cast<uint32>(unit);
   launch.backwards = false;
-  launch.mixed_vectors = tuning().mixed_vectors != 0;
 }
 
 /// Calls visit(launch) with one table after the other, until all tensors of the plan are

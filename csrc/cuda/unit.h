@@ -15,7 +15,6 @@ struct Slice {
   int count;
   int32 position;
   int64 begin;  ///< number of the first element in its tensor
-  bool mixed_vectors;
 };
 
 /// The last entry whose first unit is not after `unit`.
@@ -57,7 +56,6 @@ TORCHAMP_DEVICE auto slice_of(const Launch& launch, uint32 unit, int index) {
     slice.address[list] = address == nullptr ? nullptr : address + slice.begin * size_of(dtype);
   }
   slice.count = last ? entry.last_unit_elements : static_cast<int>(launch.unit);
-  slice.mixed_vectors = launch.mixed_vectors;
   slice.position = entry.position;
   return slice;
 }

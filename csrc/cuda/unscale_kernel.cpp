@@ -34,7 +34,7 @@ bool has_master_grads(const Plan& plan) {
 
 int64 finish_backward_workspace(const Plan& plan) {
   const int64 units = units_of(plan, warp_unit_for(plan));
-  const int64 warps = tuning().pass_threads / kWarp;
+  const int64 warps = kPassThreads / kWarp;
   const int64 launches = plan.tensors() / Launch<UnscaleArguments>::kCapacity + 1;  // at most
   return (units / warps + launches) * static_cast<int64>(sizeof(float));
 }
@@ -42,13 +42,13 @@ int64 finish_backward_workspace(const Plan& plan) {
 void finish_backward(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate,
                      Flags flags, const Finalization& end, float* partials) {
   const Pass pass{flags, end, partials};
-  const int threads = tuning().pass_threads;
   if (has_master_grads(plan)) {
     const UnscaleArguments arguments{pass, inv_scale, accumulate};
-    launch_iteration(queue, {Kernel::kUnscale, threads}, plan, arguments, {}, Passes(plan, end));
+    launch_iteration(queue, {Kernel::kUnscale, kPassThreads}, plan, arguments, {},
+                     Passes(plan, end));
   } else {
     const CheckArguments arguments{pass};
-    launch_iteration(queue, {Kernel::kCheck, threads}, plan, arguments, {}, Passes(plan, end));
+    launch_iteration(queue, {Kernel::kCheck, kPassThreads}, plan, arguments, {}, Passes(plan, end));
   }
 }
 

@@ -164,7 +164,7 @@ template <int n, int kLists>
 TORCHAMP_DEVICE Groups<n> aligned_vectors(const Slice<kLists>& slice) {
   const int head = aligned_head<n>(slice, 0);
   if (head < n) return {head, (slice.count - head) / n};
-  if (kLists == 1 || !slice.mixed_vectors) return {0, 0};
+  if (kLists == 1) return {0, 0};
   const int mixed_head = aligned_head<n>(slice, 1);
   if (mixed_head == n) return {0, 0};
   return {mixed_head, (slice.count - mixed_head) / n, 0, 0, /*mixed=*/true};

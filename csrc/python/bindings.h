@@ -22,7 +22,6 @@ void bind_opt_level(pybind11::module_& module);
 void bind_params(pybind11::module_& module);
 void bind_state_snapshot(pybind11::module_& module);
 void bind_report(pybind11::module_& module);
-void bind_tuning(pybind11::module_& module);
 
 /// Makes torchamp's messages those of torchamp._logging, unless the program has set a sink.
 void send_messages_to_python();

@@ -19,6 +19,5 @@ PYBIND11_MODULE(_C, module) {
   py::bind_fused_step(module);
   py::bind_fused_stepper(module);
   py::bind_option_table(module);
-  py::bind_tuning(module);
   py::bind_inspect(module);
 }

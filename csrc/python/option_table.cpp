@@ -166,10 +166,6 @@ void bind_option_table(py::module_& module) {
            "Makes the groups' options the hyperparameters of a FusedStepper. Options that torch's "
            "optimizer and its files lack may be missing, and have their defaults. Discards the "
            "learning rates that set_lr() has set.");
-  module.def("check_minimum", &check_minimum, py::arg("optimizer"), py::arg("name"),
-             py::arg("value"), py::arg("minimum"),
-             "Raises ValueError, which begins with `optimizer`, for a number that is smaller or "
-             "NaN.");
   module.def("state_names", &state_names, py::arg("algorithm"),
              "The names of the states that the algorithm keeps per parameter, in its order.");
   module.def("required_states", &optim::required_states, py::arg("algorithm"),

@@ -13,10 +13,8 @@ namespace torchamp {
 /// What a step does to each element. kLambUpdate and kLambApply are the two passes of LAMB.
 enum class StepAlgorithm {
   kAdam,      ///< states exp_avg, exp_avg_sq
-  kAmsGrad,   ///< states exp_avg, exp_avg_sq, max_exp_avg_sq; hyperparameters of kAdam
   kSgd,       ///< no states
   kMomentum,  ///< state momentum_buffer; hyperparameters of kSgd
-  kAdagrad,   ///< state sum
   kNovoGrad,  ///< state exp_avg; norm_averages and update_norms (of the unscaled grads) are needed
   /// States exp_avg, exp_avg_sq, update, which the second pass reads. For max_grad_norm,
   /// update_norms holds the total norm of all grads, at every position.
@@ -76,9 +74,7 @@ struct StepScalars {
 ///
 /// The columns of hyper are
 /// - kAdam: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
-/// - kSgd: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum,
-///   trust_coefficient, trust_eps, trust_clip
-/// - kAdagrad: lr, lr_decay, eps, weight_decay, decoupled, maximize
+/// - kSgd: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum
 /// - kNovoGrad: lr, beta1, beta2, eps, weight_decay, maximize, bias_correction, decay_in_moment,
 ///   averages_grads, starts_at_zero
 /// - kLamb…: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,

@@ -16,7 +16,6 @@
 #include <torchamp/scale_loss.h>
 // 7 step
 #include <torchamp/clip.h>
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>

@@ -17,7 +17,6 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
@@ -62,10 +61,8 @@ const std::map<std::string, MakeOptimizer>& makers() {
       {"Adagrad", maker<Adagrad>(AdagradOptions(0.01))},
       {"RMSprop", maker<RMSprop>(RMSpropOptions(0.01).momentum(0.5).centered(true))},
       {"FusedSGD", maker<FusedSGD>(FusedSGDOptions(0.125).momentum(0.5))},
-      {"FusedLARS", maker<FusedLARS>(FusedLARSOptions(0.125))},
-      {"FusedAdam", maker<FusedAdam>(FusedAdamOptions(0.01).amsgrad(true))},
+      {"FusedAdam", maker<FusedAdam>(FusedAdamOptions(0.01))},
       {"FusedAdamW", maker<FusedAdamW>(FusedAdamWOptions(0.01))},
-      {"FusedAdagrad", maker<FusedAdagrad>(FusedAdagradOptions(0.01))},
       {"FusedNovoGrad", maker<FusedNovoGrad>(FusedNovoGradOptions(0.01))},
       {"FusedLAMB", maker<FusedLAMB>(FusedLAMBOptions(0.01))}};
   return all;

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-
-from torchamp._load import _C
 
 CPU = torch.device("cpu")
 CARD = torch.device("cuda", 0)
@@ -42,17 +39,6 @@ class Recording:
         events = [event for event in self._profile.events() if event.device_type == on_card]
         events.sort(key=lambda event: event.time_range.start)
         return [event.name for event in events if "Sync" not in event.name]
-
-
-@contextlib.contextmanager
-def tuned(**values: int) -> Iterator[None]:
-    """Sets the tuning of kernel launches until the context ends."""
-    before = _C.tuning()
-    _C.set_tuning(**values)
-    try:
-        yield
-    finally:
-        _C.set_tuning(**before)
 
 
 def assert_same_bits(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:

@@ -14,10 +14,8 @@ pytestmark = [needs_card, needs_own_kernels]
 
 MAKERS = {
     "adam": lambda params: optimizers.FusedAdam(params),
-    "amsgrad": lambda params: optimizers.FusedAdam(params, amsgrad=True),
     "sgd": lambda params: optimizers.FusedSGD(params, 0.1),
     "momentum": lambda params: optimizers.FusedSGD(params, 0.1, 0.9),
-    "adagrad": lambda params: optimizers.FusedAdagrad(params),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from amp_run import AmpRun
-from on_card import CARD, CPU, assert_same_bits, captured, needs_card, tuned
+from on_card import CARD, CPU, assert_same_bits, captured, needs_card
 from own_kernels import needs_own_kernels
 from step_case import ALGORITHMS, StepCase, small_sizes
 
@@ -20,8 +20,6 @@ STEPPED = 850
 #: Around the ends of launches over one list, which take up to 1,365 tensors, and over two, which
 #: take up to 1,023.
 PLACES = [0, 1, 680, 681, *range(1000, 1026), 1280, *range(1340, 1368), COUNT - 1]
-
-resident = pytest.mark.parametrize("resident", [True, False], ids=["on the card", "in parameters"])
 
 #: Ops that find non-finite values in the first list.
 OPS = {
@@ -48,9 +46,7 @@ def test_a_thousand_steps_equal_the_cpus(name):
 
     expected = after_a_thousand_steps(CPU)
     assert all(tensor.isfinite().all() for tensor in expected)
-    for kept in (True, False):
-        with tuned(resident_tables=kept):
-            assert_same_bits(after_a_thousand_steps(CARD), expected)
+    assert_same_bits(after_a_thousand_steps(CARD), expected)
 
 
 def lists_of(device: torch.device) -> list[list[torch.Tensor]]:
@@ -59,20 +55,18 @@ def lists_of(device: torch.device) -> list[list[torch.Tensor]]:
     ]
 
 
-@resident
 @pytest.mark.parametrize("name", OPS)
-def test_an_inf_is_found_anywhere(name, resident):
+def test_an_inf_is_found_anywhere(name):
     lists = lists_of(CARD)
-    with tuned(resident_tables=resident):
-        for place in PLACES:
-            found_inf = torch.zeros((), device=CARD)
-            each = torch.zeros(COUNT, dtype=torch.uint8, device=CARD)
-            OPS[name](lists, found_inf, each)
-            assert found_inf == 0 and not each.any()
-            lists[0][place][3] = torch.inf
-            OPS[name](lists, found_inf, each)
-            assert found_inf == 1 and each.nonzero().tolist() == [[place]]
-            lists[0][place][3] = 1
+    for place in PLACES:
+        found_inf = torch.zeros((), device=CARD)
+        each = torch.zeros(COUNT, dtype=torch.uint8, device=CARD)
+        OPS[name](lists, found_inf, each)
+        assert found_inf == 0 and not each.any()
+        lists[0][place][3] = torch.inf
+        OPS[name](lists, found_inf, each)
+        assert found_inf == 1 and each.nonzero().tolist() == [[place]]
+        lists[0][place][3] = 1
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -90,21 +84,19 @@ def test_a_graph_finds_it_anywhere(name):
         lists[0][place][3] = 1
 
 
-@resident
-def test_an_overflow_anywhere_skips_the_step_and_is_named(resident, heard):
+def test_an_overflow_anywhere_skips_the_step_and_is_named(heard):
     sizes = small_sizes(COUNT)
     run = AmpRun(CARD, sizes)
     grads = [torch.ones(size, dtype=torch.float16, device=CARD) for size in sizes]
-    with tuned(resident_tables=resident):
+    run.step(grads)
+    for place in (0, 1016, 1017, 1360, COUNT - 1):
+        before = [param.detach().clone() for param in run.model.parameters()]
+        grads[place][0] = torch.inf
         run.step(grads)
-        for place in (0, 1016, 1017, 1360, COUNT - 1):
-            before = [param.detach().clone() for param in run.model.parameters()]
-            grads[place][0] = torch.inf
-            run.step(grads)
-            grads[place][0] = 1
-            assert_same_bits(list(run.model.parameters()), before)
-            run.optimizer.zero_grad()
-            torch.cuda.synchronize()
-            run.step(grads)
-            assert f"at weights.{place}: step skipped" in heard.take()
-            assert not torch.equal(run.model.weights[place], before[place])
+        grads[place][0] = 1
+        assert_same_bits(list(run.model.parameters()), before)
+        run.optimizer.zero_grad()
+        torch.cuda.synchronize()
+        run.step(grads)
+        assert f"at weights.{place}: step skipped" in heard.take()
+        assert not torch.equal(run.model.weights[place], before[place])

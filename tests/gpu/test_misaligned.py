@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from amp_run import AmpRun
-from on_card import CARD, CPU, assert_same_bits, needs_card, tuned
+from on_card import CARD, CPU, assert_same_bits, needs_card
 from own_kernels import needs_own_kernels
 from step_case import ALGORITHMS, StepCase
 
@@ -18,8 +18,6 @@ pytestmark = [needs_card, needs_own_kernels]
 SIZES = (5, 33, 700, 2051, 9001)
 OFFSETS = range(1, 8)
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
-
-mixed_vectors = pytest.mark.parametrize("mixed_vectors", [True, False])
 
 
 def shifted(tensor: torch.Tensor, offset: int) -> torch.Tensor:
@@ -38,10 +36,9 @@ def places(lists: int) -> list[tuple[tuple[int, ...], int, int]]:
     return list(itertools.product(which_are_shifted(lists), OFFSETS, SIZES))
 
 
-@mixed_vectors
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_steps(name, dtype, mixed_vectors):
+def test_steps(name, dtype):
     algorithm = ALGORITHMS[name]
     where = places(algorithm.lists)
 
@@ -56,8 +53,7 @@ def test_steps(name, dtype, mixed_vectors):
             case.step()
         return case.written()
 
-    with tuned(mixed_vectors=mixed_vectors):
-        assert_same_bits(stepped(CARD), stepped(CPU))
+    assert_same_bits(stepped(CARD), stepped(CPU))
 
 
 OPS = {
@@ -75,11 +71,10 @@ OPS = {
 }
 
 
-@mixed_vectors
 @pytest.mark.parametrize("target", DTYPES)
 @pytest.mark.parametrize("source", DTYPES)
 @pytest.mark.parametrize("name", OPS)
-def test_ops(name, source, target, mixed_vectors):
+def test_ops(name, source, target):
     where = places(3)
 
     def run(device):
@@ -98,8 +93,7 @@ def test_ops(name, source, target, mixed_vectors):
         OPS[name](lists, flags)
         return [*lists[1], *lists[2], *flags]
 
-    with tuned(mixed_vectors=mixed_vectors):
-        assert_same_bits(run(CARD), run(CPU))
+    assert_same_bits(run(CARD), run(CPU))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -124,9 +118,8 @@ def bucket_views(sizes: list[int], seed: int, device: torch.device) -> list[torc
     return list(reversed(bucket.split(list(reversed(sizes)))))
 
 
-@mixed_vectors
 @pytest.mark.parametrize("many", [False, True])
-def test_views_of_a_bucket(many, mixed_vectors):
+def test_views_of_a_bucket(many):
     sizes = [1, 3, 17, 1023, 2049, 9001, 64, 5] * (1 + 150 * many)
 
     def trained(device):
@@ -136,5 +129,4 @@ def test_views_of_a_bucket(many, mixed_vectors):
         return run.written()
 
     assert any(view.storage_offset() % 2 for view in bucket_views(sizes, 0, CPU))
-    with tuned(mixed_vectors=mixed_vectors):
-        assert_same_bits(trained(CARD), trained(CPU))
+    assert_same_bits(trained(CARD), trained(CPU))

@@ -19,11 +19,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 OPTIMIZERS = (
     optimizers.FusedAdam,
     lambda params: optimizers.FusedAdam(params, state_dtype=torch.bfloat16),
-    optimizers.FusedAdagrad,
     optimizers.FusedLAMB,
     optimizers.FusedNovoGrad,
     lambda params: optimizers.FusedSGD(params, 0.1, momentum=0.9),
-    lambda params: optimizers.FusedLARS(params, 0.1, momentum=0.9),
 )
 
 LEVELS = (

@@ -7,7 +7,6 @@
 #include "checks.h"
 #include "cuda/arguments.h"
 #include "cuda/launch_table.h"
-#include "cuda/tuning.h"
 #include "driver.h"
 #include "queues.h"
 
@@ -107,7 +106,6 @@ class Backward {
 class EndOfBackward : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override { cuda::use_driver(driver()); }
-  void TearDown() override { cuda::tuning() = cuda::Tuning(); }
   static std::vector<TensorList> make() { return GetParam() ? tiny_cases(2) : all_cases(2); }
 };
 
@@ -139,18 +137,6 @@ TEST_P(EndOfBackward, UnscalesWhatHasAMasterGradAndChecksTheRest) {
   append(lists, tiny_cases(2));
   Tables tables;
   expect_unscaled(std::move(lists), {0, nullptr, &tables}, "torchamp_unscale_resident");
-}
-
-TEST_P(EndOfBackward, IsTheSameForAnyBlock) {
-  for (const int threads : {128, 512}) {
-    cuda::tuning().pass_threads = threads;
-    Backward backward(make());
-    backward.wants_norm_ = true;
-    backward.run();
-    backward.expect(false);
-    const double norm = backward.norm_of_checked();
-    EXPECT_NEAR(backward.norm_, norm, 1e-5 * norm);
-  }
 }
 
 TEST_P(EndOfBackward, TellsALossThatIsNotFiniteFromAnOverflow) {
@@ -222,9 +208,7 @@ TEST_P(EndOfBackward, IsThatOfACheckWhereNoneHasAMasterGrad) {
     EXPECT_NEAR(backward.norm_, norm, 1e-5 * norm);
     expect_same(backward.lists_[1], untouched);
   };
-  for (const auto& [is_spoilt, threads] :
-       {std::pair(false, 256), {true, 256}, {false, 128}, {false, 512}}) {
-    cuda::tuning().pass_threads = threads;
+  for (const bool is_spoilt : {false, true}) {
     auto lists = make();
     expect_check(take(lists, 100), is_spoilt, kQueue, "torchamp_check_small");
     expect_check(make(), is_spoilt, kQueue, "torchamp_check");

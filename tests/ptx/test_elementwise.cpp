@@ -3,7 +3,6 @@
 #include "checks.h"
 #include "cuda/arguments.h"
 #include "cuda/launch_table.h"
-#include "cuda/tuning.h"
 #include "driver.h"
 #include "math/axpby.h"
 #include "math/unscale.h"
@@ -15,18 +14,14 @@ namespace {
 using torchamp::Checked;
 namespace cuda = torchamp::cuda;
 
-/// Lists for every op in eight forms: all cases and tiny ones, each clean and with non-finite
-/// values, with and without vectors where the first list is misaligned to the rest.
-class Elementwise : public testing::TestWithParam<std::tuple<bool, bool, bool>> {
+/// Lists for every op in four forms: all cases and tiny ones, each clean and with non-finite
+/// values.
+class Elementwise : public testing::TestWithParam<std::tuple<bool, bool>> {
  protected:
-  void SetUp() override {
-    cuda::use_driver(driver());
-    cuda::tuning().mixed_vectors = std::get<2>(GetParam());
-  }
-  void TearDown() override { cuda::tuning() = cuda::Tuning(); }
+  void SetUp() override { cuda::use_driver(driver()); }
 
   std::vector<TensorList> make(int lists) const {
-    const auto [tiny, spoiled, mixed_vectors] = GetParam();
+    const auto [tiny, spoiled] = GetParam();
     auto cases = tiny ? tiny_cases(lists) : all_cases(lists);
     if (spoiled) spoil(cases[0]);
     return cases;
@@ -186,14 +181,12 @@ TEST_P(Elementwise, CopyCast) {
   expect_same(lists[1], expected);
 }
 
-std::string form_of(const testing::TestParamInfo<std::tuple<bool, bool, bool>>& info) {
-  const auto [tiny, spoiled, mixed_vectors] = info.param;
-  return std::string(tiny ? "Tiny" : "Mixed") + (spoiled ? "Spoiled" : "Clean") +
-         (mixed_vectors ? "InVectors" : "OneByOne");
+std::string form_of(const testing::TestParamInfo<std::tuple<bool, bool>>& info) {
+  const auto [tiny, spoiled] = info.param;
+  return std::string(tiny ? "Tiny" : "Mixed") + (spoiled ? "Spoiled" : "Clean");
 }
 
-INSTANTIATE_TEST_SUITE_P(Lists, Elementwise,
-                         testing::Combine(testing::Bool(), testing::Bool(), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Lists, Elementwise, testing::Combine(testing::Bool(), testing::Bool()),
                          form_of);
 
 TEST(Flags, MayBeAbsent) {

@@ -2,7 +2,6 @@
 #include "cases.h"
 #include "checks.h"
 #include "cuda/arguments.h"
-#include "cuda/tuning.h"
 #include "driver.h"
 #include "queues.h"
 
@@ -37,7 +36,6 @@ Norms norms_of(const TensorList& list, Report& report, const cuda::Queue& queue 
 
 class L2norm : public testing::TestWithParam<bool> {
  protected:
-  void TearDown() override { cuda::tuning() = cuda::Tuning(); }
   void SetUp() override {
     cuda::use_driver(driver());
     list_ = std::move(GetParam() ? tiny_cases(1)[0] : all_cases(1)[0]);
@@ -74,16 +72,6 @@ TEST_P(L2norm, IsTheNormOfAllAndOfEach) {
   EXPECT_EQ(launches() - before, 3) << "the sums of units, of tensors, and of all";
   EXPECT_EQ(tables.puts, 2);
   while (!lists[0].empty()) expect_norms(take(lists, 100)[0]);
-}
-
-TEST_P(L2norm, IsTheNormForAnyBlock) {
-  for (const int threads : {128, 512}) {
-    cuda::tuning().pass_threads = threads;
-    Report report(list_.size());
-    double total = 0.0;
-    for (const Tensor& tensor : list_) total += sum_of_squares(tensor);
-    EXPECT_NEAR(norms_of(list_, report).all, std::sqrt(total), 1e-5 * std::sqrt(total));
-  }
 }
 
 TEST_P(L2norm, ReportsWhatIsNotFinite) {

@@ -98,7 +98,6 @@ Slice<2> slice_at(int first_bytes, int second_bytes) {
   slice.dtype[0] = DType::kFloat16;
   slice.dtype[1] = DType::kFloat32;
   slice.count = 100;
-  slice.mixed_vectors = true;
   return slice;
 }
 
@@ -118,8 +117,6 @@ TEST(AlignedVectors, LeaveOutTheFirstList) {
     EXPECT_EQ(vectors.begin, dtype == DType::kFloat16 ? 0 : 6);
     EXPECT_TRUE(vectors.mixed);
     EXPECT_GT(vectors.count, 10);
-    slice.mixed_vectors = false;
-    EXPECT_EQ(aligned_vectors<8>(slice).count, 0);
   }
 }
 

@@ -1,17 +1,13 @@
 // A step is bit for bit the same for every partition of the work and location of its table.
-#include "cuda/tuning.h"
 #include "step.h"
 
 namespace kernel_tests {
 namespace {
 
-using cuda::Tuning;
 using torchamp::HyperRow;
 
 class Variants : public Step<torchamp::Adam> {
  protected:
-  void TearDown() override { cuda::tuning() = Tuning(); }
-
   /// The number of launches of a step, which must follow the rule.
   int expect_launches(std::vector<TensorList>& lists) {
     Scalars scalars(lists[0].size());
@@ -29,38 +25,10 @@ class Variants : public Step<torchamp::Adam> {
   const cuda::Queue queue_{0, nullptr, &tables_};
 };
 
-TEST_F(Variants, AreTheSameForAnyUnitAndBlock) {
-  for (const int unit : {24, 2048, 8192}) {
-    for (const int threads : {32, 128, 512}) {
-      cuda::tuning().unit = unit;
-      cuda::tuning().step_threads = threads;
-      auto lists = make(/*tiny=*/false, /*compact=*/false);
-      expect_launches(lists);
-    }
-  }
-}
-
-TEST_F(Variants, AreTheSameForwardsAndBackwards) {
-  for (const int backwards : {0, 1}) {
-    cuda::tuning().walks_backwards = backwards;
-    auto lists = make(/*tiny=*/false, /*compact=*/false);
-    expect_launches(lists);
-  }
-}
-
-TEST_F(Variants, AreTheSameWithoutVectorsForMisalignedGrads) {
-  cuda::tuning().mixed_vectors = 0;
-  auto lists = make(/*tiny=*/false, /*compact=*/false);
-  expect_launches(lists);
-}
-
 TEST_F(Variants, SendAShortTableInASmallParameter) {
   auto few = first(make(/*tiny=*/false, /*compact=*/false), 12);
   EXPECT_EQ(expect_launches(few), 1);
   EXPECT_EQ(last_launched(), "torchamp_step_adam_small");
-  cuda::tuning().small_parameters = 0;
-  EXPECT_EQ(expect_launches(few), 1);
-  EXPECT_EQ(last_launched(), "torchamp_step_adam");
   EXPECT_EQ(tables_.puts, 0);
 }
 
@@ -82,7 +50,6 @@ TEST_F(Variants, SendALongTableInSeveralParametersIntoACapture) {
 class PlainSgd : public testing::Test {
  protected:
   void SetUp() override { cuda::use_driver(driver()); }
-  void TearDown() override { cuda::tuning() = Tuning(); }
 
   void make(int tensors) {
     plan_.lists = 3;

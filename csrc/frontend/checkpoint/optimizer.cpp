@@ -55,9 +55,10 @@ Tree saved_group(const Kind& kind, const OptimizerParamGroup& group, int64_t fir
 void check_fixed(const FixedOption& fixed, const Tree& saved, const std::string& name) {
   if (!saved.contains(fixed.name)) return;
   const bool got = as_double(saved.at(fixed.name), name + "." + fixed.name) != 0.0;
-  TORCH_CHECK(got == fixed.value, "amp::load: expected ", fixed.name, " of ", name,
-              " in the checkpoint to be ", fixed.value ? "true" : "false",
-              ", because LibTorch's optimizer does not support it; use torchamp's");
+  TORCH_CHECK(
+      got == fixed.value, "amp::load: expected ", fixed.name, " of ", name,
+      " in the checkpoint to be ", fixed.value ? "true" : "false",
+      ", because LibTorch's optimizer does not support it; FusedSGD, FusedAdam and FusedAdamW do");
 }
 
 std::unique_ptr<OptimizerOptions> read_options(const Kind& kind, const Tree& saved,

@@ -1,5 +1,4 @@
 #include <torch/serialize/archive.h>
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/fused_options.h>
 
 #include <typeinfo>
@@ -96,11 +95,6 @@ void FusedOptions::serialize(OutputArchive& archive) const {
     std::visit([&](auto* option) { archive.write(field.name, IValue(option->value)); },
                field.option);
   }
-}
-
-void FusedAdagradOptions::serialize(OutputArchive& archive) const {
-  FusedOptions::serialize(archive);
-  archive.write("initial_accumulator_value", IValue(0.0));
 }
 
 bool operator==(const FusedOptions& left, const FusedOptions& right) {

@@ -1,6 +1,5 @@
 #include "frontend/optim/option_specs.h"
 
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
@@ -15,14 +14,11 @@
 namespace torchamp::optim {
 namespace {
 
-/// FusedLARS has no default learning rate; this one is not used.
 std::vector<std::unique_ptr<FusedOptions>> all_options() {
   std::vector<std::unique_ptr<FusedOptions>> all;
   all.push_back(std::make_unique<FusedAdamOptions>());
   all.push_back(std::make_unique<FusedAdamWOptions>());
   all.push_back(std::make_unique<FusedSGDOptions>());
-  all.push_back(std::make_unique<FusedLARSOptions>(0.0));
-  all.push_back(std::make_unique<FusedAdagradOptions>());
   all.push_back(std::make_unique<FusedNovoGradOptions>());
   all.push_back(std::make_unique<FusedLAMBOptions>());
   return all;
@@ -52,10 +48,7 @@ std::vector<OptionSpec> option_specs(const std::string& optimizer) {
 
 std::vector<std::string> required_states(StepAlgorithm algorithm) {
   auto names = state_names(algorithm);
-  const auto may_be_absent = [](const std::string& name) {
-    return name == "momentum_buffer" || name == "max_exp_avg_sq";
-  };
-  names.erase(std::remove_if(names.begin(), names.end(), may_be_absent), names.end());
+  names.erase(std::remove(names.begin(), names.end(), "momentum_buffer"), names.end());
   if (!names.empty()) names.emplace_back("step");
   if (rule_of(algorithm).averages) names.emplace_back("norm_average");
   return names;

@@ -1,7 +1,6 @@
 // A step's scalars: computes a tensor's coefficients from its group's hyperparameters.
 #pragma once
 
-#include "math/optim/adagrad.h"
 #include "math/optim/adam.h"
 #include "math/optim/lamb.h"
 #include "math/optim/novograd.h"
@@ -12,10 +11,8 @@
 /// Every algorithm, once: AS(DO, Name, name). Its kernels have the name, and Python, in capitals.
 #define TORCHAMP_ALGORITHMS_AS(AS, DO) \
   AS(DO, Adam, adam)                   \
-  AS(DO, AmsGrad, amsgrad)             \
   AS(DO, Sgd, sgd)                     \
   AS(DO, Momentum, momentum)           \
-  AS(DO, Adagrad, adagrad)             \
   AS(DO, NovoGrad, novograd)           \
   AS(DO, LambUpdate, lamb)             \
   AS(DO, LambApply, lamb_apply)

@@ -224,8 +224,7 @@ def _around_add_param_group(
         try:
             state.follow(optimizer, "add_param_group")
         except ValueError:
-            for param in optimizer.param_groups.pop()["params"]:
-                optimizer.state.pop(param, None)  # FusedAdagrad has started its sums
+            optimizer.param_groups.pop()
             group.clear()
             group.update(before)
             raise

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 Getattr = Callable[[str], NoReturn]
 
-_ADAGRAD = "torchamp.optimizers.FusedAdagrad"
+_ADAGRAD = "torch.optim.Adagrad"
 _ADAM = "apex.optimizers.FusedAdam"
 _LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
 

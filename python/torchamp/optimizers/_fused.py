@@ -35,8 +35,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     device, does not call it after an overflow, as with any other optimizer.
 
     Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
-    with the parameter's placements. FusedLAMB, FusedLARS and FusedNovoGrad need norms of whole
-    tensors, and take none.
+    with the parameter's placements. FusedLAMB and FusedNovoGrad need norms of whole tensors, and
+    take none.
 
     Args:
         params: parameters, or groups of them.
@@ -153,8 +153,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             if is_dtensor(param) and not self._takes_shards:
                 raise TypeError(
                     f"{type(self).__name__}: expected params[{i}] to be whole, because steps need "
-                    "its norm, got a DTensor; FusedAdam, FusedAdamW, FusedSGD and FusedAdagrad "
-                    "step shards"
+                    "its norm, got a DTensor; FusedAdam, FusedAdamW and FusedSGD step shards"
                 )
 
     def _check_options(self, values: dict[str, Any]) -> None:
@@ -298,7 +297,13 @@ class FusedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like torch's, from this optimizer or from torch's of the same algorithm; states keep
         their precision, whatever the parameters' dtype. States without a count of steps have their
-        group's, where apex keeps it."""
+        group's, where apex keeps it.
+
+        Raises:
+            ValueError: for values outside of their range. Nothing is loaded.
+        """
+        for group in state_dict["param_groups"]:
+            self._check_options({**self.defaults, **group})
         super().load_state_dict(state_dict)
         saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
@@ -310,14 +315,11 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _loaded_state(self, saved: dict[str, Any], param: torch.Tensor) -> dict[str, Any]:
         state = dict(saved)
-        dtype = self._dtype_of_states(param)
+        dtype = torch.float64 if param.dtype == torch.float64 else self.state_dtype
         for name in self.state_names:
             if isinstance(saved.get(name), torch.Tensor):
                 state[name] = saved[name].to(param.device, dtype, copy=True)
         return state
-
-    def _dtype_of_states(self, param: torch.Tensor) -> torch.dtype:
-        return torch.float64 if param.dtype == torch.float64 else self.state_dtype
 
 
 def _overrides_step(subclass: type[FusedOptimizer]) -> bool:

@@ -315,7 +315,8 @@ TEST_P(CheckpointFileTest, AnOptionThatLibTorchLacksIsRefused) {
   });
   expect_refused(file_.path(),
                  "amp::load: expected maximize of optimizers[0].param_groups[0] in the checkpoint "
-                 "to be false, because LibTorch's optimizer does not support it; use torchamp's");
+                 "to be false, because LibTorch's optimizer does not support it; FusedSGD, "
+                 "FusedAdam and FusedAdamW do");
 }
 
 /// The checkpoint as Python writes it after torch.serialization.set_crc32_options(False).

@@ -7,9 +7,8 @@ namespace {
 
 using oracle::StepOptions;
 
-const StepAlgorithm kAlgorithms[] = {StepAlgorithm::kAdam,       StepAlgorithm::kAmsGrad,
-                                     StepAlgorithm::kSgd,        StepAlgorithm::kMomentum,
-                                     StepAlgorithm::kAdagrad,    StepAlgorithm::kNovoGrad,
+const StepAlgorithm kAlgorithms[] = {StepAlgorithm::kAdam,       StepAlgorithm::kSgd,
+                                     StepAlgorithm::kMomentum,   StepAlgorithm::kNovoGrad,
                                      StepAlgorithm::kLambUpdate, StepAlgorithm::kLambApply};
 
 /// Groups that use each option of an algorithm alone or with weight decay.
@@ -27,7 +26,7 @@ std::vector<StepOptions> adam_groups() {
 }
 
 std::vector<StepOptions> sgd_groups() {
-  std::vector<StepOptions> groups(10);
+  std::vector<StepOptions> groups(6);
   for (size_t i = 1; i < groups.size(); ++i) {
     groups[i].momentum = 0.9;
     groups[i].weight_decay = i > 2 ? 0.3 : 0.0;
@@ -36,28 +35,6 @@ std::vector<StepOptions> sgd_groups() {
   groups[3].nesterov = true;
   groups[4].maximize = true;
   groups[5].decay_after_momentum = true;
-  groups[6].trust_coefficient = 0.02;
-  groups[7].trust_coefficient = 0.1;
-  groups[7].trust_clip = true;
-  groups[8].trust_coefficient = 0.02;
-  groups[8].trust_eps = 0.5;
-  groups[9].trust_coefficient = 0.02;
-  groups[9].nesterov = true;
-  groups[9].maximize = true;
-  groups[9].dampening = 0.2;
-  return groups;
-}
-
-std::vector<StepOptions> adagrad_groups() {
-  std::vector<StepOptions> groups(5);
-  groups[1].weight_decay = 0.3;
-  groups[2].weight_decay = 0.3;
-  groups[2].decoupled = true;
-  groups[2].lr_decay = 0.01;
-  groups[3].lr_decay = 0.01;
-  groups[4].weight_decay = 0.3;
-  groups[4].maximize = true;
-  groups[4].eps = 0.1;
   return groups;
 }
 
@@ -86,13 +63,10 @@ std::vector<StepOptions> lamb_groups() {
 std::vector<StepOptions> groups_of(StepAlgorithm algorithm) {
   switch (algorithm) {
     case StepAlgorithm::kAdam:
-    case StepAlgorithm::kAmsGrad:
       return adam_groups();
     case StepAlgorithm::kSgd:
     case StepAlgorithm::kMomentum:
       return sgd_groups();
-    case StepAlgorithm::kAdagrad:
-      return adagrad_groups();
     case StepAlgorithm::kNovoGrad:
       return novo_grad_groups();
     default:
@@ -164,8 +138,8 @@ TEST_P(FusedStepTest, TakesLearningRatesThatAreTensors) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<at::Device, StepAlgorithm>>& info) {
-  constexpr const char* kNames[] = {"adam",    "ams_grad",  "sgd",         "momentum",
-                                    "adagrad", "novo_grad", "lamb_update", "lamb_apply"};
+  constexpr const char* kNames[] = {"adam",      "sgd",         "momentum",
+                                    "novo_grad", "lamb_update", "lamb_apply"};
   const auto [device, algorithm] = info.param;
   return (device.is_cuda() ? "cuda_" : "cpu_") + std::string(kNames[static_cast<int>(algorithm)]);
 }

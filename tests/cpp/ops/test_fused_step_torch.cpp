@@ -1,6 +1,5 @@
 // fused_step over many steps against LibTorch's optimizers in float64.
 #include <ATen/ops/zeros_like.h>
-#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -79,16 +78,6 @@ TEST_P(FusedStepTorchTest, AdamW) {
   expect_same(StepAlgorithm::kAdam, options, adam);
 }
 
-TEST_P(FusedStepTorchTest, AmsGrad) {
-  StepOptions options;
-  options.lr = 0.01;
-  options.beta2 = 0.5;
-  options.decoupled = true;
-  auto theirs = torch::optim::AdamWOptions(0.01).betas({0.9, 0.5}).weight_decay(0).amsgrad(true);
-  torch::optim::AdamW adam(wide_, theirs);
-  expect_same(StepAlgorithm::kAmsGrad, options, adam);
-}
-
 TEST_P(FusedStepTorchTest, Sgd) {
   StepOptions options;
   options.weight_decay = 0.1;
@@ -114,16 +103,6 @@ TEST_P(FusedStepTorchTest, SgdWithNesterovMomentum) {
   options.nesterov = true;
   torch::optim::SGD sgd(wide_, torch::optim::SGDOptions(0.01).momentum(0.9).nesterov(true));
   expect_same(StepAlgorithm::kMomentum, options, sgd);
-}
-
-TEST_P(FusedStepTorchTest, Adagrad) {
-  StepOptions options;
-  options.eps = 1e-10;
-  options.lr_decay = 0.05;
-  options.weight_decay = 0.1;
-  auto theirs = torch::optim::AdagradOptions(0.1).lr_decay(0.05).weight_decay(0.1);
-  torch::optim::Adagrad adagrad(wide_, theirs);
-  expect_same(StepAlgorithm::kAdagrad, options, adagrad);
 }
 
 TORCHAMP_ON_EACH_DEVICE(FusedStepTorchTest);

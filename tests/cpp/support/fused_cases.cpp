@@ -1,11 +1,9 @@
 #include "fused_cases.h"
 
 #include <ATen/ops/empty_like.h>
-#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
@@ -53,11 +51,6 @@ FusedCase sgd(const char* name, const OurOptions& ours, const TheirOptions& thei
   return paired<optim::FusedSGD, torch::optim::SGD>(name, ours, theirs);
 }
 
-template <class OurOptions, class TheirOptions>
-FusedCase adagrad(const char* name, const OurOptions& ours, const TheirOptions& theirs) {
-  return paired<optim::FusedAdagrad, torch::optim::Adagrad>(name, ours, theirs);
-}
-
 std::vector<FusedCase> make_cases() {
   using namespace optim;
   using namespace torch::optim;
@@ -65,18 +58,12 @@ std::vector<FusedCase> make_cases() {
       adam("adam", FusedAdamOptions(1e-2), AdamOptions(1e-2)),
       adam("adam_l2", FusedAdamOptions(1e-2).weight_decay(0.1).eps(1e-3),
            AdamOptions(1e-2).weight_decay(0.1).eps(1e-3)),
-      adam("amsgrad", FusedAdamOptions().amsgrad(true).betas({0.5, 0.6}),
-           AdamOptions().amsgrad(true).betas({0.5, 0.6})),
       adamw("adamw", FusedAdamWOptions(1e-2), AdamWOptions(1e-2)),
-      adamw("adamw_amsgrad", FusedAdamWOptions().amsgrad(true), AdamWOptions().amsgrad(true)),
       sgd("sgd", FusedSGDOptions(0.1).weight_decay(0.1), SGDOptions(0.1).weight_decay(0.1)),
       sgd("momentum", FusedSGDOptions(0.1).momentum(0.9).dampening(0.3),
           SGDOptions(0.1).momentum(0.9).dampening(0.3)),
       sgd("nesterov", FusedSGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1),
           SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1)),
-      adagrad("adagrad", FusedAdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1),
-              AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1)),
-      alone<FusedLARS>("lars", FusedLARSOptions(0.1)),
       alone<FusedNovoGrad>("novograd", FusedNovoGradOptions()),
       alone<FusedLAMB>("lamb", FusedLAMBOptions()),
   };

@@ -10,7 +10,6 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
@@ -79,10 +78,8 @@ inline const std::map<std::string, MakeOptimizer>& makers() {
       {"Adam", maker<Adam>(AdamOptions(1.0).betas(betas))},
       {"Adagrad", maker<Adagrad>(AdagradOptions(1.0))},
       {"FusedSGD", maker<FusedSGD>(FusedSGDOptions(1.0).momentum(0.5).weight_decay(decay))},
-      {"FusedLARS", maker<FusedLARS>(FusedLARSOptions(1.0).momentum(0.5).weight_decay(decay))},
       {"FusedAdam", maker<FusedAdam>(FusedAdamOptions(1.0).betas(betas).weight_decay(decay))},
       {"FusedAdamW", maker<FusedAdamW>(FusedAdamWOptions(1.0).betas(betas).weight_decay(decay))},
-      {"FusedAdagrad", maker<FusedAdagrad>(FusedAdagradOptions(1.0).weight_decay(decay))},
       {"FusedNovoGrad",
        maker<FusedNovoGrad>(FusedNovoGradOptions(1.0).betas(betas).weight_decay(decay))},
       {"FusedLAMB", maker<FusedLAMB>(FusedLAMBOptions(1.0).betas(betas).weight_decay(decay))}};

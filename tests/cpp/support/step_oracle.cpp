@@ -10,28 +10,19 @@ double corrected(double average, double beta, const StepOptions& o, const StepTe
   return o.bias_correction ? average / (1 - std::pow(beta, t.step)) : average;
 }
 
-void adam(const StepOptions& o, const StepTensor& t, StepElement& e, bool keeps_maximum) {
-  auto& [average, squares, maximum] = e.states;
+void adam(const StepOptions& o, const StepTensor& t, StepElement& e) {
+  double &average = e.states[0], &squares = e.states[1];
   if (!o.decoupled) e.grad += o.weight_decay * e.param;
   if (o.decoupled) e.param -= o.lr * o.weight_decay * e.param;
   average = o.beta1 * average + (1 - o.beta1) * e.grad;
   squares = o.beta2 * squares + (1 - o.beta2) * e.grad * e.grad;
-  maximum = std::max(maximum, squares);
-  const double root = std::sqrt(corrected(keeps_maximum ? maximum : squares, o.beta2, o, t));
+  const double root = std::sqrt(corrected(squares, o.beta2, o, t));
   e.param -= o.lr * corrected(average, o.beta1, o, t) / (root + o.eps);
-}
-
-/// LARS, and with trust_clip LARC.
-double trust_ratio(const StepOptions& o, const StepTensor& t) {
-  if (o.trust_coefficient == 0 || t.param_norm == 0 || t.update_norm == 0) return 1;
-  const double rate = o.trust_coefficient * t.param_norm /
-                      (t.update_norm + o.weight_decay * t.param_norm + o.trust_eps);
-  return o.trust_clip ? std::min(rate / o.lr, 1.0) : rate;
 }
 
 void sgd(const StepOptions& o, const StepTensor& t, StepElement& e, bool has_momentum) {
   if (!o.decay_after_momentum) e.grad += o.weight_decay * e.param;
-  double direction = trust_ratio(o, t) * e.grad;
+  double direction = e.grad;
   if (has_momentum) {
     double& buffer = e.states[0];
     buffer = t.step == 1 ? direction : o.momentum * buffer + (1 - o.dampening) * direction;
@@ -39,15 +30,6 @@ void sgd(const StepOptions& o, const StepTensor& t, StepElement& e, bool has_mom
   }
   if (o.decay_after_momentum) direction += o.weight_decay * e.param;
   e.param -= o.lr * direction;
-}
-
-void adagrad(const StepOptions& o, const StepTensor& t, StepElement& e) {
-  const double rate = o.lr / (1 + (t.step - 1) * o.lr_decay);
-  if (!o.decoupled) e.grad += o.weight_decay * e.param;
-  e.states[0] += e.grad * e.grad;
-  double update = e.grad / (std::sqrt(e.states[0]) + o.eps);
-  if (o.decoupled) update += o.weight_decay * e.param;
-  e.param -= rate * update;
 }
 
 void novo_grad(const StepOptions& o, const StepTensor& t, StepElement& e) {
@@ -83,7 +65,6 @@ std::vector<double> hyper_row(StepAlgorithm algorithm, const StepOptions& o) {
   std::vector<double> row;
   switch (algorithm) {
     case StepAlgorithm::kAdam:
-    case StepAlgorithm::kAmsGrad:
       row = {o.lr,           o.beta1,           o.beta2,          o.eps,
              o.weight_decay, 1.0 * o.decoupled, 1.0 * o.maximize, 1.0 * o.bias_correction};
       break;
@@ -95,13 +76,7 @@ std::vector<double> hyper_row(StepAlgorithm algorithm, const StepOptions& o) {
              o.weight_decay,
              1.0 * o.nesterov,
              1.0 * o.maximize,
-             1.0 * o.decay_after_momentum,
-             o.trust_coefficient,
-             o.trust_eps,
-             1.0 * o.trust_clip};
-      break;
-    case StepAlgorithm::kAdagrad:
-      row = {o.lr, o.lr_decay, o.eps, o.weight_decay, 1.0 * o.decoupled, 1.0 * o.maximize};
+             1.0 * o.decay_after_momentum};
       break;
     case StepAlgorithm::kNovoGrad:
       row = {o.lr,
@@ -141,15 +116,11 @@ void step(StepAlgorithm algorithm, const StepOptions& o, const StepTensor& t, St
   if (o.maximize && algorithm != StepAlgorithm::kLambApply) e.grad = -e.grad;
   switch (algorithm) {
     case StepAlgorithm::kAdam:
-      return adam(o, t, e, false);
-    case StepAlgorithm::kAmsGrad:
-      return adam(o, t, e, true);
+      return adam(o, t, e);
     case StepAlgorithm::kSgd:
       return sgd(o, t, e, false);
     case StepAlgorithm::kMomentum:
       return sgd(o, t, e, true);
-    case StepAlgorithm::kAdagrad:
-      return adagrad(o, t, e);
     case StepAlgorithm::kNovoGrad:
       return novo_grad(o, t, e);
     case StepAlgorithm::kLambUpdate:

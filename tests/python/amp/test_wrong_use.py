@@ -1031,10 +1031,6 @@ TYPE_ERRORS = (
         "FusedSGD: expected stochastic_rounding to be True or False, got a str",
     ),
     (
-        lambda: optimizers.FusedAdagrad(linear_net().parameters(), initial_accumulator_value=None),
-        "FusedAdagrad: expected initial_accumulator_value to be a number, got a NoneType",
-    ),
-    (
         lambda: fused_adam(linear_net()).step(1.0),
         "step: expected closure to be a function or None, got a float",
     ),

@@ -5,7 +5,6 @@ import json
 import runpy
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ import torch
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "python"
 sys.path.insert(0, str(BENCHMARKS))
 
-import bench_variants  # noqa: E402
 import networks  # noqa: E402
 import report  # noqa: E402
 import workloads  # noqa: E402
@@ -58,27 +56,3 @@ def test_a_benchmark_measures_and_its_result_becomes_a_page(name, monkeypatch, t
     assert page.read_text().startswith("# ")
     pictures = name != "ops" and importlib.util.find_spec("matplotlib") is not None
     assert len(list(tmp_path.glob("*.png"))) == pictures
-
-
-def test_tuning_parameters_are_timed_one_at_a_time(monkeypatch):
-    now, history = {"unit": 2048, "mixed_vectors": False}, set()
-
-    def set_tuning(**choices):
-        now.update(choices)
-        history.add(tuple(now.values()))
-
-    module = SimpleNamespace(
-        tuning=lambda: dict(now),
-        tuning_choices=lambda: {"unit": [2048, 8192], "mixed_vectors": [False, True]},
-        set_tuning=set_tuning,
-    )
-    odd = bench_variants.Workload(SHAPES, odd_offsets=True)
-    monkeypatch.setattr(bench_variants, "WORKLOADS", {"odd": odd})
-    rows = list(bench_variants.measure(module, "cpu", 1))
-    assert {(row.op, row.setting) for row in rows} == {
-        (op, setting)
-        for op in ("check", "unscale", "step")
-        for setting in ("unit=8192", "mixed_vectors=True")
-    }
-    assert history == {(2048, False), (8192, False), (2048, True)}
-    bench_variants.print_table(rows)

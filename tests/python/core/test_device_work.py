@@ -25,7 +25,6 @@ MAKERS = {
     "adamw": lambda model: optimizers.FusedAdamW(model.parameters(), 0.01),
     "sgd": lambda model: optimizers.FusedSGD(model.parameters(), 0.1, 0.5),
     "plain_sgd": lambda model: optimizers.FusedSGD(model.parameters(), 0.1),
-    "adagrad": lambda model: optimizers.FusedAdagrad(model.parameters()),
 }
 
 

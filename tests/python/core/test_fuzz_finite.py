@@ -60,11 +60,11 @@ MENDED = {
         events=[overflow(3, 0, LAST[1]), step(0), step(1)],
     ),
     "clipping_of_stray_grads": program(
-        *["O1", ("FusedAdagrad", LAST), ("Adam", NORM)],
+        *["O1", ("FusedSGD", LAST), ("Adam", NORM)],
         events=[overflow(49, 1), clip_norm(0, 1, max_norm=1.0), step(0)],
     ),
     "clipping_of_the_values_of_stray_grads": program(
-        *["O1", ("FusedAdagrad", LAST), ("Adam", NORM)],
+        *["O1", ("FusedSGD", LAST), ("Adam", NORM)],
         events=[overflow(49, 1), clip_value(0), step(0)],
     ),
     "a_group_that_is_added_after_an_overflow": program(

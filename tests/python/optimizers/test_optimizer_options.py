@@ -1,4 +1,4 @@
-"""Options of the fused optimizers: torch's rules for tensors, and where Adagrad's sums start."""
+"""Options of the fused optimizers: torch's rules for tensors."""
 
 import copy
 
@@ -15,8 +15,6 @@ OURS_ALONE = {kind.__name__: set() for kind in KINDS} | {
     "FusedAdam": {"decoupled_weight_decay", "maximize", "bias_correction"},
     "FusedAdamW": {"decoupled_weight_decay", "maximize", "bias_correction"},
     "FusedSGD": {"maximize", "decay_after_momentum"},
-    "FusedLARS": {"maximize", "decay_after_momentum"},
-    "FusedAdagrad": {"decoupled_weight_decay", "maximize"},
 }
 every = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
@@ -111,130 +109,59 @@ def test_tensors_written_to_groups_are_learning_rates_alone(kind):
     assert refusal(train, optimizer, params, 1) == expected
 
 
-def adagrads(params, twins, **options):
-    options = {"lr": 0.1, "initial_accumulator_value": 0.5, **options}
-    return optimizers.FusedAdagrad(params, **options), torch.optim.Adagrad(twins, **options)
+@pytest.mark.parametrize("level", ["O0", "O2"])
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_adams_have_no_amsgrad(name, level, tmp_path):
+    """It is refused wherever it comes from, and nothing is changed."""
 
-
-def test_adagrads_arguments_are_in_torchs_order(device):
-    params, twins = make_params(device), make_params(device)
-    arguments = (0.1, 0.2, 0.3, 0.5, 1e-3)
-    ours = optimizers.FusedAdagrad(params, *arguments)
-    torchs = torch.optim.Adagrad(twins, *arguments)
-    train(ours, params, 3)
-    train(torchs, twins, 3)
-    torch.testing.assert_close(params, twins)
-
-
-@pytest.mark.parametrize("options", [{}, {"lr_decay": 0.1, "weight_decay": 0.1}])
-def test_sums_start_at_a_value(options, device):
-    params, twins = make_params(device), make_params(device)
-    ours, torchs = adagrads(params, twins, **options)
-    for steps in (0, 3):
-        train(ours, params, steps)
-        train(torchs, twins, steps)
-        torch.testing.assert_close(params, twins)
-        for param, twin in zip(params, twins):
-            torch.testing.assert_close(ours.state[param]["sum"], torchs.state[twin]["sum"])
-            assert int(ours.state[param]["step"]) == steps
-
-
-@pytest.mark.parametrize("steps", [0, 2])
-def test_sums_that_started_there_resume(steps, device):
-    params, again, twins = (make_params(device) for _ in range(3))
-    optimizer, torchs = adagrads(params, twins)
-    train(optimizer, params, steps)
-    saved = copy.deepcopy(optimizer.state_dict())
-    resumed = optimizers.FusedAdagrad(again, lr=0.1)
-    resumed.load_state_dict(saved)
-    torchs.load_state_dict(saved)
-    for each in (*zip(again, params), *zip(twins, params)):
-        each[0].data.copy_(each[1])
-    train(optimizer, params, 2, first=steps)
-    train(resumed, again, 2, first=steps)
-    train(torchs, twins, 2, first=steps)
-    assert all(map(torch.equal, again, params))
-    torch.testing.assert_close(params, twins)
-
-
-def test_sums_that_a_state_dict_lacks_start_there(device):
-    params, twins = make_params(device), make_params(device)
-    optimizer, expected = adagrads(params, twins)
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": {}})
-    train(optimizer, params, 2)
-    train(expected, twins, 2)
-    torch.testing.assert_close(params, twins)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_the_dtype_of_sums(dtype, device):
-    params = make_params(device, dtype)
-    optimizer, _ = adagrads(params, make_params(device))
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    assert {optimizer.state[param]["sum"].dtype for param in params} == {wide}
-    optimizer = optimizers.FusedAdagrad(
-        make_params(device), initial_accumulator_value=0.5, state_dtype=torch.bfloat16
-    )
-    assert {state["sum"].dtype for state in optimizer.state.values()} == {torch.bfloat16}
-
-
-def test_a_group_that_is_added_starts_at_its_own_value(device):
-    params = make_params(device)
-    optimizer, _ = adagrads(params[:1], make_params(device)[:1])
-    optimizer.add_param_group({"params": params[1:], "initial_accumulator_value": 2.0})
-    assert [float(optimizer.state[param]["sum"][0]) for param in params] == [0.5, 2.0]
-
-
-def test_a_value_below_zero_is_refused(device):
-    expected = "FusedAdagrad: expected initial_accumulator_value to be at least 0.0, got -1.0"
-    wrong = {"initial_accumulator_value": -1.0}
-    assert refusal(optimizers.FusedAdagrad, make_params(device), **wrong) == expected
-
-
-@pytest.mark.parametrize("level", ["O0", "O2", "O5"])
-def test_masters_take_their_sums_along(level, tmp_path):
-    def trained(kind, steps, **options):
+    def trained(kind, **options):
         torch.manual_seed(0)
         model = linear_net()
         optimizer = kind(model.parameters(), lr=0.1, **options)
         amp.initialize(model, optimizer, opt_level=level, loss_scale=1.0, verbosity=0)
-        for _ in range(steps):
-            step(model, optimizer)
-        return model, optimizer
-
-    def step(model, optimizer):
-        optimizer.zero_grad()
         with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
             scaled_loss.backward()
         optimizer.step()
+        return model, optimizer
 
-    pair = trained(optimizers.FusedAdagrad, 3, initial_accumulator_value=0.5)
-    torchs = trained(torch.optim.Adagrad, 3, initial_accumulator_value=0.5)
-    torch.testing.assert_close(list(pair[0].parameters()), list(torchs[0].parameters()))
-    torchs_sums = {len(state["sum"].shape) for state in torchs[1].state.values()}
-    assert torchs_sums == {len(state["sum"].shape) for state in pair[1].state.values()}
-    amp.save(*pair, tmp_path / "file")
-    resumed = trained(optimizers.FusedAdagrad, 0)
-    amp.load(*resumed, tmp_path / "file")
-    for each in (pair, resumed):
-        step(*each)
-    assert all(map(torch.equal, pair[0].parameters(), resumed[0].parameters()))
+    kind, of_torch = getattr(optimizers, f"Fused{name}"), getattr(torch.optim, name)
+    model, optimizer = trained(kind)
+    torchs = trained(of_torch, amsgrad=True)
+    amp.save(*torchs, tmp_path / "file")
+    before = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    added = {"params": [nn.Parameter(torch.ones(2))], "amsgrad": True}
+    for refuse in (
+        lambda: kind(make_params("cpu"), amsgrad=True),
+        lambda: optimizer.add_param_group(added),
+        lambda: optimizer.load_state_dict(torchs[1].state_dict()),
+        lambda: amp.load(model, optimizer, tmp_path / "file"),
+    ):
+        with pytest.raises(RuntimeError) as refused:
+            refuse()
+        assert str(refused.value) == (
+            f"Fused{name}: expected amsgrad to be False, got True; torch.optim.Adam and AdamW have "
+            "it"
+        )
+        after = [model.state_dict(), optimizer.state_dict()]
+        torch.testing.assert_close(after, before, rtol=0, atol=0)
+    optimizer.param_groups[0]["amsgrad"] = True
+    with pytest.raises(RuntimeError, match=f"^Fused{name}: expected amsgrad to be False, got True"):
+        optimizer.step()
+    torch.testing.assert_close(model.state_dict(), before[0], rtol=0, atol=0)
 
 
-def test_a_refused_group_leaves_no_sums():
-    model = linear_net()
-    halves = [list(layer.parameters()) for layer in (model[0], model[2])]
-    pair = [adagrads(params, make_params("cpu"))[0] for params in halves]
-    amp.initialize(model, pair, opt_level="O2", loss_scale=1.0, verbosity=0)
-    other = nn.Parameter(torch.ones(2))
-    with pytest.raises(ValueError) as refused:
-        pair[0].add_param_group({"params": [other, model[2].weight]})
-    assert str(refused.value) == (
-        "add_param_group: expected a parameter that no other optimizer steps, since it has a "
-        "float32 master, got one of sizes [3, 8] that another steps; make one optimizer with two "
-        "groups, or train in phases: amp.release(model), then initialize with the other optimizer"
-    )
-    assert len(pair[0].state) == len(pair[0].state_dict()["state"]) == 2
+@every
+def test_a_state_dict_with_an_option_out_of_its_range_is_refused(kind):
+    params = make_params("cpu")
+    optimizer = kind(params, lr=0.1)
+    train(optimizer, params, 1)
+    before = copy.deepcopy(optimizer.state_dict())
+    wrong = copy.deepcopy(before)
+    wrong["param_groups"][0]["weight_decay"] = -1.0
+    wrong["state"] = {}
+    expected = f"{kind.__name__}: expected weight_decay to be at least 0.0, got -1.0"
+    assert refusal(optimizer.load_state_dict, wrong) == expected
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,6 @@ adamw = functools.partial(optimizers.FusedAdamW, lr=0.01)
 MAKERS = {
     "sgd": functools.partial(optimizers.FusedSGD, lr=0.125, momentum=0.5),
     "adamw": adamw,
-    "adagrad": functools.partial(optimizers.FusedAdagrad, lr=0.01),
     "torch_sgd": functools.partial(torch.optim.SGD, lr=0.125, momentum=0.5),
     "torch_fused": functools.partial(torch.optim.AdamW, lr=0.01, fused=True),
 }
@@ -430,7 +429,7 @@ def refusals() -> None:
     """By a sentence, before anything is changed."""
     model = net()
     FSDP.shard(model)
-    for name in ("FusedLAMB", "FusedLARS", "FusedNovoGrad"):
+    for name in ("FusedLAMB", "FusedNovoGrad"):
         with refused(TypeError, f"{name}: expected params[0] to be whole"):
             getattr(optimizers, name)(model.parameters(), lr=0.1)
     optimizer = adamw(model.parameters())
@@ -503,7 +502,7 @@ def policies() -> None:
 
 
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
-    for kind, make in itertools.product((FSDP, TP), ("sgd", "adamw", "adagrad", "torch_fused")):
+    for kind, make in itertools.product((FSDP, TP), ("sgd", "adamw", "torch_fused")):
         yield f"scaled-{kind.__name__}-{make}", functools.partial(scaled, kind, make)
     for make, level in itertools.product(("sgd", "adamw", "torch_fused"), ("O0", "O1", "O2", "O5")):
         yield f"FSDP-{level}-{make}", functools.partial(initialized, FSDP, make, level)

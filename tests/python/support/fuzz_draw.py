@@ -51,15 +51,13 @@ def _adagrad_steps_added_params() -> bool:
 
 IN_TORCHAMP: dict[str, dict[str, list]] = {
     "FusedSGD": {**COMMON, **MOMENTUM, **TENSOR_LR},
-    "FusedAdam": {**COMMON, **BETAS, **EPS, **TENSOR_LR, "amsgrad": [False, True]},
-    "FusedAdamW": {**COMMON, **BETAS, **EPS, **TENSOR_LR, "amsgrad": [False, True]},
-    "FusedAdagrad": {**COMMON, **EPS, **TENSOR_LR, "lr_decay": [0.0, 0.125]},
-    "FusedLARS": {**COMMON, "momentum": [0.5], "trust_coefficient": [0.125]},
+    "FusedAdam": {**COMMON, **BETAS, **EPS, **TENSOR_LR},
+    "FusedAdamW": {**COMMON, **BETAS, **EPS, **TENSOR_LR},
     "FusedNovoGrad": {**COMMON, **BETAS, **EPS},
     "FusedLAMB": {**COMMON, **BETAS, **EPS},
 }
 if not _adagrad_steps_added_params():
-    del IN_TORCH["Adagrad"], IN_TORCHAMP["FusedAdagrad"]  # the mirror is torch's
+    del IN_TORCH["Adagrad"]
 #: How often an event is drawn.
 WEIGHTS = {
     "backward": 12,

@@ -24,7 +24,6 @@ OPTIONS: dict[str, dict[str, object]] = {
     "Adam": _BETAS,
     "Adagrad": {},
     "FusedSGD": {"momentum": 0.5, **_DECAY},
-    "FusedLARS": {"momentum": 0.5, **_DECAY},
     "FusedAdam": {**_BETAS, **_DECAY},
     "FusedAdamW": {**_BETAS, **_DECAY},
     "FusedAdagrad": _DECAY,
@@ -57,7 +56,7 @@ def file_of(language: str, level: str, name: str) -> pathlib.Path:
 def started(level: str, name: str, lr: float):
     """(model, optimizer) before the first step."""
     model = Net()
-    make = getattr(optimizers, name, None) or getattr(torch.optim, name)
+    make = getattr(optimizers, name, None) or getattr(torch.optim, name.removeprefix("Fused"))
     optimizer = make(model.parameters(), lr=lr, **OPTIONS[name])
     return amp.initialize(model, optimizer, opt_level=level, verbosity=0)
 

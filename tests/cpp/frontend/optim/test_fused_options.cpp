@@ -1,4 +1,3 @@
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
@@ -40,16 +39,6 @@ TEST(FusedOptionsTest, RowsHoldEveryOptionInItsColumn) {
                 .decay_after_momentum(true)
                 .hyper(),
             (Row{0.1, 0.2, 0.3, 0.4, 1, 1, 1}));
-  EXPECT_EQ(FusedLARSOptions(0.1).trust_coefficient(0.2).eps(0.3).clip(true).hyper(),
-            (Row{0.1, 0.9, 0, 0, 0, 0, 0, 0.2, 0.3, 1}));
-  EXPECT_EQ(FusedAdagradOptions(0.1)
-                .lr_decay(0.2)
-                .eps(0.3)
-                .weight_decay(0.4)
-                .decoupled_weight_decay(true)
-                .maximize(true)
-                .hyper(),
-            (Row{0.1, 0.2, 0.3, 0.4, 1, 1}));
   EXPECT_EQ(FusedNovoGradOptions(0.1)
                 .betas({0.2, 0.3})
                 .eps(0.4)
@@ -79,16 +68,12 @@ TEST(FusedOptionsTest, DefaultsAreThoseOfPython) {
   EXPECT_EQ(FusedAdamOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-8, 0, 0, 0, 1}));
   EXPECT_EQ(FusedAdamWOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-8, 1e-2, 1, 0, 1}));
   EXPECT_EQ(FusedSGDOptions().hyper(), (Row{1e-3}));
-  EXPECT_EQ(FusedLARSOptions(0.1).hyper(), (Row{0.1, 0.9, 0, 0, 0, 0, 0, 1e-3, 1e-8, 0}));
-  EXPECT_EQ(FusedAdagradOptions().hyper(), (Row{1e-2, 0, 1e-10}));
   EXPECT_EQ(FusedNovoGradOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-8, 0, 0, 1, 0, 1, 0}));
   EXPECT_EQ(FusedLAMBOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-6, 0.01, 1, 0, 1, 1, 0, 1}));
   EXPECT_EQ(FusedLAMBOptions().max_grad_norm(std::nullopt).hyper()[10], 0.0);
 }
 
 TEST(FusedOptionsTest, TheAlgorithmFollowsFromTheOptions) {
-  EXPECT_EQ(FusedAdamOptions().algorithm(), StepAlgorithm::kAdam);
-  EXPECT_EQ(FusedAdamOptions().amsgrad(true).algorithm(), StepAlgorithm::kAmsGrad);
   EXPECT_EQ(FusedSGDOptions(0.1).algorithm(), StepAlgorithm::kSgd);
   EXPECT_EQ(FusedSGDOptions(0.1).momentum(0.1).algorithm(), StepAlgorithm::kMomentum);
 }
@@ -96,7 +81,6 @@ TEST(FusedOptionsTest, TheAlgorithmFollowsFromTheOptions) {
 TEST(FusedOptionsTest, AreEqualWhereEveryOptionIs) {
   EXPECT_TRUE(FusedAdamOptions(0.1).eps(0.2) == FusedAdamOptions(0.1).eps(0.2));
   EXPECT_FALSE(FusedAdamOptions(0.1).eps(0.2) == FusedAdamOptions(0.1).eps(0.3));
-  EXPECT_FALSE(FusedAdamOptions().amsgrad(true) == FusedAdamOptions());
   EXPECT_FALSE(FusedSGDOptions(0.1) == FusedAdamOptions(0.1));
 }
 

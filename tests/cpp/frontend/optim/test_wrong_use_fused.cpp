@@ -1,7 +1,6 @@
 // Wrong uses of the fused optimizers and of GradScaler.
 #include <torch/optim/sgd.h>
 #include <torchamp/grad_scaler.h>
-#include <torchamp/optim/adagrad.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/lamb.h>
 #include <torchamp/optim/novograd.h>
@@ -38,8 +37,6 @@ std::vector<WrongUse> of_fused_options() {
   using Adam = FusedAdamOptions;
   using AdamW = FusedAdamWOptions;
   using Sgd = FusedSGDOptions;
-  using Lars = FusedLARSOptions;
-  using Adagrad = FusedAdagradOptions;
   using NovoGrad = FusedNovoGradOptions;
   using Lamb = FusedLAMBOptions;
   return {
@@ -78,17 +75,6 @@ std::vector<WrongUse> of_fused_options() {
                     "with nesterov, got momentum 0.9 and dampening 0.5$"),
       {"sgd_a_negative_dampening",
        [] { FusedSGD(params(), Sgd(0.1).momentum(0.9).dampening(-0.5)); }, right()},
-      bad<FusedLARS>("lars_lr", Lars(-1), "^FusedLARS: expected lr to be at least 0, got -1$"),
-      bad<FusedLARS>("lars_trust_coefficient", Lars(0.1).trust_coefficient(-1),
-                     "^FusedLARS: expected trust_coefficient to be at least 0, got -1$"),
-      bad<FusedLARS>("lars_eps", Lars(0.1).eps(kNaN), "^FusedLARS: expected eps to be at least 0"),
-      bad<FusedAdagrad>("adagrad_lr", Adagrad(-1), "^FusedAdagrad: expected lr to be at least 0"),
-      bad<FusedAdagrad>("adagrad_lr_decay", Adagrad().lr_decay(-1),
-                        "^FusedAdagrad: expected lr_decay to be at least 0, got -1$"),
-      bad<FusedAdagrad>("adagrad_eps", Adagrad().eps(-1),
-                        "^FusedAdagrad: expected eps to be at least 0, got -1$"),
-      bad<FusedAdagrad>("adagrad_weight_decay", Adagrad().weight_decay(-1),
-                        "^FusedAdagrad: expected weight_decay to be at least 0, got -1$"),
       bad<FusedNovoGrad>("novograd_lr", NovoGrad(-1), "^FusedNovoGrad: expected lr to be at least"),
       bad<FusedNovoGrad>("novograd_betas", NovoGrad().betas({1, 0.9}),
                          R"(^FusedNovoGrad: expected betas\[0\] to be in \[0, 1\), got 1$)"),
