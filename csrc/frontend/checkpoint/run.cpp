@@ -46,7 +46,6 @@ Tree saved_scaler(const LossScaler& scaler) {
   Tree tree = checkpoint::new_tree();
   tree.insert("loss_scale", state.loss_scale);
   tree.insert("growth_tracker", state.growth_tracker);
-  tree.insert("hysteresis_tracker", int64_t{1});  // for readers that had hysteresis
   return tree;
 }
 

@@ -85,11 +85,7 @@ def save(run: Run, file: File, extra: Mapping[str, Any] | None = None) -> None:
         "opt_level": run.opt_level,
         "models": [_plain(m.state_dict(), f"models[{i}]") for i, m in enumerate(run.models)],
         "optimizers": [_saved_optimizer(o, i) for i, o in enumerate(run.optimizers)],
-        "loss_scalers": [
-            # Readers that had hysteresis expect its tracker.
-            {**dict(zip(checks.SCALER_KEYS, scaler.state())), "hysteresis_tracker": 1}
-            for scaler in run.scalers
-        ],
+        "loss_scalers": [dict(zip(checks.SCALER_KEYS, scaler.state())) for scaler in run.scalers],
         "extra": _saved_extra({} if extra is None else extra),
     }
     try:

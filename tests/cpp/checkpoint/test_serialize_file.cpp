@@ -210,16 +210,6 @@ TEST_P(CheckpointFileTest, AFormatToComeIsRefused) {
                  "of torchamp");
 }
 
-TEST_P(CheckpointFileTest, ATrackerOfHysteresisIsWrittenAndNotRead) {
-  write_changed(file_.path(), device(), [](auto& tree) {
-    EXPECT_EQ(only(tree, "loss_scalers").at("hysteresis_tracker"), 1);
-    only(tree, "loss_scalers").insert_or_assign("hysteresis_tracker", c10::IValue());
-  });
-  Training training = train_at(OptLevel::O2);
-  load(training.amped, file_.path());
-  EXPECT_EQ(training.scaler().state().growth_tracker, 1);
-}
-
 TEST_P(CheckpointFileTest, AMissingEntryIsRefused) {
   write_changed(file_.path(), device(), [](auto& tree) {
     EXPECT_EQ(only(tree, "loss_scalers").erase("growth_tracker"), 1u);

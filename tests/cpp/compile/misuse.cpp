@@ -162,7 +162,7 @@ void scale_for_what_initialize_was_given(const at::Tensor& loss, torch::optim::A
 }
 
 void scale_for_all_that_initialize_returned(const at::Tensor& loss, torchamp::Amped<Net>& amped) {
-  torchamp::scale_loss(loss, amped).backward();  // error: scale_loss(loss, amped.optimizer)
+  torchamp::scale_loss(loss, amped).backward();  // error: a loss and the optimizer
 }
 
 void scale_for_what_is_no_optimizer(const at::Tensor& loss, torchamp::Amped<Net>& amped) {

@@ -76,19 +76,6 @@ def test_the_parts_load_into_torch_s_own_objects(tmp_path):
     assert {tensor.dtype for tensor in model.parameters()} == {torch.float32}
 
 
-def test_a_tracker_of_hysteresis_is_written_and_not_read():
-    checkpoint = torch.load(file_of("O2"), weights_only=True)
-    assert checkpoint["loss_scalers"][0].pop("hysteresis_tracker") == 1
-    for tracker in ({}, {"hysteresis_tracker": -5}):
-        file = io.BytesIO()
-        scalers = [{**checkpoint["loss_scalers"][0], **tracker}]
-        torch.save({**checkpoint, "loss_scalers": scalers}, file)
-        file.seek(0)
-        model, optimizer = initialized("O2")
-        amp.load(model, optimizer, file)
-        assert optimizer._torchamp.session.scalers[0].state() == (2.0**16, 2)
-
-
 class Runs:
     """Runs code when unpickled."""
 
