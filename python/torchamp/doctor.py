@@ -105,9 +105,17 @@ def _version() -> str:
 def main(arguments: Optional[list[str]] = None) -> int:
     """Does what the command line asks for and returns the exit status."""
     parser = argparse.ArgumentParser(prog="torchamp-doctor", description=__doc__)
+    parser.add_argument("command", nargs="?", choices=["doctor"], help="of python -m torchamp")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--version", action="version", version=f"torchamp {_version()}")
-    return examine(parser.parse_args(arguments).json)
+    parser.add_argument(
+        "--cmakedir", action="store_true", help="print the folder for CMAKE_PREFIX_PATH alone"
+    )
+    options = parser.parse_args(arguments)
+    if options.cmakedir:
+        show(str(pathlib.Path(__file__).parent / "share" / "cmake"))
+        return 0
+    return examine(options.json)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ CLASSES = {
         "builtins.object",
         "(loss_scale, init_scale=2.0**16, scale_factor=2.0, scale_window=2000, "
         "min_loss_scale=None, max_loss_scale=2.0**24)",
-        "dynamic loss_scale unscale unscale_with_stashed clear_overflow_state update_scale "
+        "dynamic loss_scale unscale clear_overflow_state update_scale "
         "has_fused_kernel _loss_scale _unskipped _has_overflow _overflow_buf _scale_seq_len "
         "_min_loss_scale _max_loss_scale",
     ),

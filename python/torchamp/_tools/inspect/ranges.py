@@ -69,14 +69,10 @@ class Range:
         found = self.counts.nonzero().flatten().tolist()
         return {i + _LOWEST: int(self.counts[i]) for i in found}
 
-    def share_below(self, exponent: int) -> float:
-        """The share of the nonzero elements whose exponent is lower."""
-        index = min(max(exponent - _LOWEST, 0), len(self.counts))
-        return int(self.counts[:index].sum()) / self.nonzero if self.nonzero else 0.0
-
     def share_lost(self, format: Format, scale: int = 0) -> float:
         """The share of the nonzero elements that, times 2**scale, are rounded to 0 in `format`."""
-        return self.share_below(format.subnormal - 1 - scale)
+        index = min(max(format.subnormal - 1 - scale - _LOWEST, 0), len(self.counts))
+        return int(self.counts[:index].sum()) / self.nonzero if self.nonzero else 0.0
 
     def overflows(self, format: Format, scale: int = 0) -> bool:
         """Whether 2**scale times an element is beyond the largest of `format`."""

@@ -150,26 +150,6 @@ class LossScaler:
             inv_scale.fill_(1.0 / scale_override)
         ops.unscale(list(model_grads), list(master_grads), inv_scale, self._core.found_inf())
 
-    def unscale_with_stashed(
-        self,
-        model_grads: Sequence[torch.Tensor],
-        stashed_master_grads: Sequence[torch.Tensor],
-        master_grads: Sequence[torch.Tensor],
-        scale_override: tuple[float, float, float] | None = None,
-    ) -> None:
-        """master_grads = (o / g) * model_grads + (o / s) * stashed_master_grads, noting overflows
-        of the former; scale_override: (g, s, o), by default (scale, 1, 1)."""
-        of_grads, of_stash, of_output = scale_override or (self.loss_scale(), 1.0, 1.0)
-        ops.axpby(
-            of_output / of_grads,
-            list(model_grads),
-            of_output / of_stash,
-            list(stashed_master_grads),
-            list(master_grads),
-            self._core.found_inf(),
-            ops.Check.X,
-        )
-
     def update_scale(self) -> bool:
         """Takes the last backward into account; returns whether its step must be skipped."""
         found_inf = self._core.found_inf()
