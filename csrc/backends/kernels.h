@@ -18,8 +18,6 @@ enum class Checked : uint8 { kX = 1, kY = 2, kBoth = 3 };
 
 namespace cpu {
 
-/// lists: input, output
-void scale(const Plan& plan, float scale, Flags flags);
 /// lists: scaled_grads, master_grads
 void unscale(const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags);
 /// lists: x, y, out
@@ -58,7 +56,6 @@ struct Queue {
   TableStore* tables = nullptr;
 };
 
-void scale(Queue queue, const Plan& plan, float scale, Flags flags);
 void unscale(Queue queue, const Plan& plan, InvScale inv_scale, bool accumulate, Flags flags);
 /// Like cpu::finish_backward; the last block ends the backward, if `end` has a ticket. partials: at
 /// least finish_backward_workspace(plan) bytes on the device, if the norm is computed.

@@ -16,12 +16,6 @@ constexpr int kWarpUnit = 2048, kLargeWarpUnit = 8192;
 /// Elements of a block's unit, where each unit leaves a partial sum to be added up afterwards.
 constexpr int kBlockUnit = 32768;
 
-struct ScaleArguments {
-  static constexpr int kLists = 2;  ///< input, output
-  float scale;
-  Flags flags;
-};
-
 /// The finalization of passes over a backward's grads, done by the last launch.
 struct Pass {
   Flags flags;
@@ -106,7 +100,6 @@ struct UpdateScaleArguments {
   TORCHAMP_ITERATION_KERNELS(DO, L2norm, l2norm, L2normArguments)                     \
   TORCHAMP_ITERATION_KERNELS(DO, L2normPerTensor, l2norm_per_tensor, L2normArguments) \
   TORCHAMP_ALGORITHMS_AS(TORCHAMP_STEP_KERNELS, DO)                                   \
-  DO(Scale, scale, scale, Launch<ScaleArguments>)                                     \
   DO(Axpby, axpby, axpby, Launch<AxpbyArguments>)                                     \
   DO(CopyCast, copy_cast, copy_cast, Launch<CopyCastArguments>)                       \
   DO(L2normTotal, l2norm_total, l2norm_total, L2normTotalArguments)                   \

@@ -2,10 +2,6 @@
 
 namespace torchamp::cuda {
 
-void scale(Queue queue, const Plan& plan, float scale, Flags flags) {
-  launch_warps(queue, Kernel::kScale, plan, ScaleArguments{scale, flags});
-}
-
 void axpby(Queue queue, const Plan& plan, float a, float b, Checked checked, Flags flags) {
   const AxpbyArguments arguments{a, b, checked != Checked::kY, checked != Checked::kX, flags};
   launch_warps(queue, Kernel::kAxpby, plan, arguments);

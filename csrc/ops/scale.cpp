@@ -1,3 +1,4 @@
+#include <ATen/ops/full.h>
 #include <torchamp/ops.h>
 
 #include "aten/fallback.h"
@@ -22,7 +23,9 @@ void run_scale(TensorList inputs, TensorList outputs, double factor, const Tenso
   const DeviceKernels kernels(found_inf.device());
   const Work work = build_plan("scale", {{"inputs", inputs}, written("outputs", outputs)}, kernels);
   if (work.plan.tensors() > 0) {
-    kernels.run(cpu::scale, cuda::scale, work.plan, static_cast<float>(factor),
+    const Tensor scalar = at::full({}, static_cast<float>(factor), found_inf.options());
+    const InvScale by{scalar.const_data_ptr<float>(), /*is_loss_scale=*/false};
+    kernels.run(cpu::unscale, cuda::unscale, work.plan, by, /*accumulate=*/false,
                 make_flags(found_inf, per_tensor));
   }
   const aten::FlagTensors flags{found_inf, per_tensor};

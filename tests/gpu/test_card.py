@@ -101,8 +101,8 @@ def test_work_goes_to_the_current_stream():
 
 def test_a_thread_without_a_context_can_launch():
     tensor = torch.ones(1000, device="cuda")
-    found_inf = flag()
-    thread = threading.Thread(target=ops.scale, args=([tensor], [tensor], 3.0, found_inf))
+    found_inf, factor = flag(), torch.full((), 3.0, device="cuda")
+    thread = threading.Thread(target=ops.unscale, args=([tensor], [tensor], factor, found_inf))
     thread.start()
     thread.join()
     assert tensor.eq(3).all()

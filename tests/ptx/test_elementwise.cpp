@@ -28,37 +28,6 @@ class Elementwise : public testing::TestWithParam<std::tuple<bool, bool>> {
   }
 };
 
-Report expected_scale(const TensorList& inputs, TensorList& outputs, float scale) {
-  Report report(inputs.size());
-  for (std::size_t t = 0; t < inputs.size(); ++t) {
-    for (int64 i = 0; i < inputs[t].count(); ++i) {
-      const bool overflow = store(outputs[t], i, inputs[t][i] * scale);
-      if (overflow || torchamp::is_nonfinite(inputs[t][i])) raise(report, t);
-    }
-  }
-  return report;
-}
-
-TEST_P(Elementwise, Scale) {
-  auto lists = make(2);
-  auto expected = copy_of(lists[1]);
-  const Report expected_report = expected_scale(lists[0], expected, 48.0f);
-  Report report(lists[0].size());
-  cuda::scale(kQueue, plan_of({&lists[0], &lists[1]}), 48.0f, report.flags());
-  expect_same(lists[1], expected);
-  expect_same(report, expected_report);
-}
-
-TEST_P(Elementwise, ScaleInPlace) {
-  auto lists = make(1);
-  auto expected = copy_of(lists[0]);
-  const Report expected_report = expected_scale(expected, expected, 0.3f);
-  Report report(lists[0].size());
-  cuda::scale(kQueue, plan_of({&lists[0], &lists[0]}), 0.3f, report.flags());
-  expect_same(lists[0], expected);
-  EXPECT_EQ(report.found_inf, std::get<1>(GetParam()) ? 1.0f : 0.0f);
-}
-
 Report expected_unscale(const TensorList& grads, TensorList& masters, float inv_scale,
                         bool accumulate) {
   Report report(grads.size());
@@ -98,6 +67,17 @@ TEST_P(Elementwise, Unscale) {
     Tables tables;
     expect_unscale(std::move(lists), accumulate, {0, nullptr, &tables});
   }
+}
+
+TEST_P(Elementwise, UnscaleInPlace) {
+  auto lists = make(1);
+  const float factor = 0.3f;
+  auto expected = copy_of(lists[0]);
+  const Report expected_report = expected_unscale(expected, expected, factor, false);
+  Report report(lists[0].size());
+  cuda::unscale(kQueue, plan_of({&lists[0], &lists[0]}), {&factor, false}, false, report.flags());
+  expect_same(lists[0], expected);
+  expect_same(report, expected_report);
 }
 
 bool checks(Checked checked, Checked list) {

@@ -160,7 +160,7 @@ TEST_F(Loader, NamesAKernelThatTheImageLacks) {
   const Module module = load_module(driver_, 0, Choice::kAuto);
   const std::string message = message_of([&] { load_kernel(driver_, module, Kernel::kUnscale); });
   EXPECT_EQ(message, "finding torchamp_unscale failed: CUDA_ERROR_NOT_FOUND (500)");
-  load_kernel(driver_, module, Kernel::kScale);
+  load_kernel(driver_, module, Kernel::kAxpby);
 }
 
 TEST_F(Loader, ThrowsWhenTheDemandedBackendCannotBeHad) {

@@ -127,12 +127,12 @@ TEST_F(KernelsTest, TheFirstLaunchMayComeFromAnyThreadAndGoIntoACapture) {
 
 TEST_F(KernelsTest, LoadedOnesDoNotWaitForOneThatIsBeingLoaded) {
   Device& device = device_of(Queue{8, nullptr});
-  function_of(device, Kernel::kScale);
+  function_of(device, Kernel::kAxpby);
   std::promise<void> go_on;
   slow_kernel = &go_on;
   std::thread slow([&] { function_of(device, Kernel::kFinalize); });
   const auto quick = std::async(std::launch::async, [&] {
-    launch(Queue{8, nullptr}, Kernel::kScale, 1, kThreads, nullptr);
+    launch(Queue{8, nullptr}, Kernel::kAxpby, 1, kThreads, nullptr);
     return 0;
   });
   EXPECT_EQ(quick.wait_for(std::chrono::seconds(60)), std::future_status::ready);

@@ -6,7 +6,6 @@
 namespace torchamp::cuda {
 namespace {
 
-static_assert(sizeof(Launch<ScaleArguments>) <= kParameterBytes, "CUDA would refuse it");
 static_assert(sizeof(Launch<UnscaleArguments>) <= kParameterBytes, "CUDA would refuse it");
 static_assert(sizeof(Launch<AxpbyArguments>) <= kParameterBytes, "CUDA would refuse it");
 static_assert(sizeof(Launch<CheckArguments>) <= kParameterBytes, "CUDA would refuse it");
@@ -39,7 +38,7 @@ Plan plan_of(int lists, const std::vector<int64>& sizes) {
 }
 
 TEST(Fill, NumbersTheUnitsThroughTheTable) {
-  auto launch = empty_launch<ScaleArguments>();
+  auto launch = empty_launch<CopyCastArguments>();
   const Plan plan = plan_of(2, {1, kWarpUnit, kWarpUnit + 1, 5 * kWarpUnit - 1});
   EXPECT_EQ(fill(launch, plan, 0), 4);
   EXPECT_EQ(launch.entries, 4);
@@ -123,14 +122,14 @@ TEST(Capacity, IsOverAThousandTensorsOfOneOrTwoLists) {
 }
 
 TEST(ForEachTable, VisitsEveryTensorOnceWithTheArguments) {
-  const std::size_t tensors = 2 * Launch<ScaleArguments>::kCapacity + 1;
+  const std::size_t tensors = 2 * Launch<UnscaleArguments>::kCapacity + 1;
   const Plan plan = plan_of(2, std::vector<int64>(tensors, 2));
   std::vector<int32> positions;
   int launches = 0;
-  const ScaleArguments arguments{0.5f, {}};
-  for_each_table<Launch<ScaleArguments>>(plan, arguments, kWarpUnit, {}, [&](const auto& launch) {
+  const UnscaleArguments arguments{{}, {}, /*accumulate=*/true};
+  for_each_table<Launch<UnscaleArguments>>(plan, arguments, kWarpUnit, {}, [&](const auto& launch) {
     ++launches;
-    EXPECT_EQ(launch.arguments.scale, 0.5f);
+    EXPECT_TRUE(launch.arguments.accumulate);
     for (int i = 0; i < launch.entries; ++i) positions.push_back(launch.entry(i).position);
   });
   EXPECT_EQ(launches, 3);
