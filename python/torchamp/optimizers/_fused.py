@@ -297,13 +297,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like torch's, from this optimizer or from torch's of the same algorithm; states keep
         their precision, whatever the parameters' dtype. States without a count of steps have their
-        group's, where apex keeps it.
-
-        Raises:
-            ValueError: for values outside of their range. Nothing is loaded.
-        """
+        group's, where apex keeps it."""
         for group in state_dict["param_groups"]:
-            self._check_options({**self.defaults, **group})
+            self.algorithm_of(group)  # before anything is loaded: it may refuse
         super().load_state_dict(state_dict)
         saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]

@@ -138,30 +138,19 @@ def test_adams_have_no_amsgrad(name, level, tmp_path):
     ):
         with pytest.raises(RuntimeError) as refused:
             refuse()
-        assert str(refused.value) == (
+        assert str(refused.value) in (
             f"Fused{name}: expected amsgrad to be False, got True; torch.optim.Adam and AdamW have "
-            "it"
+            "it",
+            "amp.load: expected optimizers[0].param_groups[0].amsgrad of the checkpoint to be "
+            "False, since torch.optim.Adam and AdamW alone have it, got True",
         )
         after = [model.state_dict(), optimizer.state_dict()]
         torch.testing.assert_close(after, before, rtol=0, atol=0)
+    loss_of(model).backward()
     optimizer.param_groups[0]["amsgrad"] = True
     with pytest.raises(RuntimeError, match=f"^Fused{name}: expected amsgrad to be False, got True"):
         optimizer.step()
     torch.testing.assert_close(model.state_dict(), before[0], rtol=0, atol=0)
-
-
-@every
-def test_a_state_dict_with_an_option_out_of_its_range_is_refused(kind):
-    params = make_params("cpu")
-    optimizer = kind(params, lr=0.1)
-    train(optimizer, params, 1)
-    before = copy.deepcopy(optimizer.state_dict())
-    wrong = copy.deepcopy(before)
-    wrong["param_groups"][0]["weight_decay"] = -1.0
-    wrong["state"] = {}
-    expected = f"{kind.__name__}: expected weight_decay to be at least 0.0, got -1.0"
-    assert refusal(optimizer.load_state_dict, wrong) == expected
-    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
