@@ -1,9 +1,5 @@
 #include <c10/util/StringUtil.h>
 #include <torchamp/amp_state.h>
-#include <torchamp/grad_scaler.h>
-#include <torchamp/optimizer.h>
-
-#include <algorithm>
 
 #include "frontend/describe.h"
 #include "frontend/session.h"
@@ -73,30 +69,12 @@ std::ostream& operator<<(std::ostream& stream, const LossScaler& scaler) {
   return stream << ", device=" << scaler.device() << ')';
 }
 
-std::ostream& operator<<(std::ostream& stream, const GradScaler& scaler) {
-  if (!scaler.is_enabled()) return stream << "GradScaler(enabled=false)";
-  return stream << "GradScaler(scale=" << shown_scale(scaler.scaler_)
-                << ", growth_factor=" << scaler.get_growth_factor()
-                << ", backoff_factor=" << scaler.get_backoff_factor()
-                << ", growth_interval=" << scaler.get_growth_interval()
-                << ", device=" << scaler.scaler_.device() << ')';
-}
-
 std::ostream& operator<<(std::ostream& stream, const Amp& amp) {
   if (!amp.enabled()) return stream << "Amp(enabled=false)";
   const auto class_of = [](const auto& model) { return model->name(); };
   return stream << "Amp(" << amp.properties()
                 << ", models: " << joined_text(amp.session().models(), class_of)
                 << ", loss scales: " << joined_text(amp.loss_scalers(), shown_scale) << ')';
-}
-
-std::ostream& operator<<(std::ostream& stream, const Optimizer& optimizer) {
-  if (!optimizer.amp()->enabled()) return stream << "Optimizer(" << *optimizer.amp() << ')';
-  const auto& params = wrapped_of(optimizer).state->params();
-  const auto masters = std::count_if(params.begin(), params.end(),
-                                     [](const auto& param) { return param->has_master(); });
-  return stream << "Optimizer(" << params.size() << " tensors, " << masters
-                << " of them float32 masters, " << *optimizer.amp() << ')';
 }
 
 }  // namespace torchamp

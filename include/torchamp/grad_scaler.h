@@ -6,7 +6,6 @@
 #include <torchamp/detail/export.h>
 #include <torchamp/loss_scaler.h>
 
-#include <iosfwd>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -112,9 +111,6 @@ class TORCHAMP_API GradScaler {
   void save(torch::serialize::OutputArchive& archive) const;
   /// Does nothing if not enabled. Throws, and changes nothing, if an entry is missing.
   void load(torch::serialize::InputArchive& archive);
-
-  /// One line: the scale and its rule. Waits as LossScaler's.
-  TORCHAMP_API friend std::ostream& operator<<(std::ostream& stream, const GradScaler& scaler);
 
  private:
   enum class Stage { kReady, kUnscaled, kStepped };

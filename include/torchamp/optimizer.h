@@ -5,7 +5,6 @@
 #include <torchamp/detail/export.h>
 #include <torchamp/detail/misuse.h>
 
-#include <iosfwd>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -87,9 +86,6 @@ class TORCHAMP_API Optimizer {
   std::shared_ptr<Amp> amp_;
   size_t index_;
 };
-
-/// One line: how many tensors it steps, how many of them are masters, and its Amp.
-TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const Optimizer& optimizer);
 
 /// @}
 
