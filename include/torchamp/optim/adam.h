@@ -20,6 +20,7 @@ class AdamOptionsOf : public FusedOptionsOf<Derived> {
   TORCHAMP_OPTION(bool, bias_correction, true);
 
  public:
+  /// kAdam.
   StepAlgorithm algorithm() const override { return StepAlgorithm::kAdam; }
   /// Also throws ValueError for a file of LibTorch's Adam with amsgrad.
   void check() const override {

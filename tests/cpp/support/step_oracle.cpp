@@ -1,6 +1,5 @@
 #include "step_oracle.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace torchamp::oracle {
