@@ -3,7 +3,6 @@
 #include <ATen/ops/addcdiv.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/pow.h>
@@ -71,25 +70,12 @@ void step(Element<AmsGrad>& e) {
   step_adam(e);
 }
 
-/// LARS: the largest update of a tensor relative to its norm.
-template <class Rule>
-Tensor trust_ratio(const Element<Rule>& e) {
-  const auto& h = e.hyper;
-  const Tensor length = e.update_norm.add(h.weight_decay.mul(e.param_norm)).add(h.trust_eps);
-  const Tensor rate = h.trust_coefficient.mul(e.param_norm).div(length);
-  const Tensor clipped = at::minimum(rate.div(h.lr), at::ones_like(rate));
-  const Tensor ratio = at::where(h.trust_clip.ne(0), clipped, rate);
-  const Tensor has_norms = e.param_norm.ne(0).logical_and(e.update_norm.ne(0));
-  const Tensor adapts = h.trust_coefficient.ne(0).logical_and(has_norms);
-  return at::where(adapts, ratio, at::ones_like(ratio));
-}
-
 template <class Rule>
 void step_sgd(Element<Rule>& e) {
   const auto& h = e.hyper;
   const Tensor &late = h.decay_after_momentum, &decay = h.weight_decay;
-  const Tensor trust = trust_ratio(e), first = e.step.le(1);
-  Tensor direction = e.grad.add(e.param.mul(only_if(late.eq(0), decay))).mul(trust);
+  const Tensor first = e.step.le(1);
+  Tensor direction = e.grad.add(e.param.mul(only_if(late.eq(0), decay)));
   if (Rule::kStates > 0) {
     const Tensor undampened = at::where(first, at::ones_like(h.dampening), complement(h.dampening));
     const Tensor kept = only_if(first.logical_not(), h.momentum);

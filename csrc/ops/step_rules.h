@@ -21,7 +21,7 @@ inline StepRule rule_of(StepAlgorithm algorithm) {
   switch (static_cast<Algorithm>(algorithm)) {
 #define TORCHAMP_CASE(Name, name) \
   case Algorithm::k##Name:        \
-    return {Name::kStates, Name::kStateNames, Name::kAverages, Name::kAdapts};
+    return {Name::kStates, Name::kStateNames, Name::kAverages, !Name::kCounts};
     TORCHAMP_ALGORITHMS(TORCHAMP_CASE)
 #undef TORCHAMP_CASE
   }

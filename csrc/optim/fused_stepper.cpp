@@ -25,13 +25,8 @@ namespace {
 
 using at::Tensor;
 
-/// Columns of hyperparameters that require norms.
-constexpr size_t kTrustCoefficient = offsetof(Sgd::Hyper, trust_coefficient) / sizeof(double);
+/// The column of hyperparameters that requires a norm.
 constexpr size_t kMaxGradNorm = offsetof(LambUpdate::Hyper, max_grad_norm) / sizeof(double);
-
-bool is_sgd(StepAlgorithm algorithm) {
-  return algorithm == StepAlgorithm::kSgd || algorithm == StepAlgorithm::kMomentum;
-}
 
 void check_storage(const FusedStepper::Storage& storage, const std::vector<Tensor>& params) {
   const auto dtype = storage.state_dtype;
@@ -117,12 +112,9 @@ void FusedStepper::set_hyper(const std::vector<Row>& rows) {
   lrs_.assign(rows.size(), Tensor());
   if (rows == rows_) return;
   rows_ = rows;
-  const auto any_has = [&](size_t column) {
-    return std::any_of(rows.begin(), rows.end(),
-                       [=](const Row& row) { return row[column] != 0.0; });
-  };
-  adapts_ = is_sgd(algorithm_) && any_has(kTrustCoefficient);
-  clips_ = algorithm_ == StepAlgorithm::kLambUpdate && any_has(kMaxGradNorm);
+  clips_ = algorithm_ == StepAlgorithm::kLambUpdate &&
+           std::any_of(rows.begin(), rows.end(),
+                       [](const Row& row) { return row[kMaxGradNorm] != 0.0; });
   hyper_ = at::empty({static_cast<int64_t>(rows.size()), kHyperparameters}, at::kDouble);
   std::copy_n(rows.front().data(), hyper_.numel(), hyper_.mutable_data_ptr<double>());
 }
@@ -207,8 +199,9 @@ void FusedStepper::step(const Lists& lists, const StepInputs& step) {
   make_states(lists);
   count_empty(lists, step);
   if (algorithm_ == StepAlgorithm::kLambUpdate) return step_lamb(lists, step);
-  if (norm_averages_.defined() || adapts_) return step_by_norms(lists, step);
-  fused_step(algorithm_, step_lists(lists), scalars(step));
+  StepScalars scalars = this->scalars(step);
+  if (norm_averages_.defined()) scalars.update_norms = norms_of_grads(lists, step);
+  fused_step(algorithm_, step_lists(lists), scalars);
 }
 
 /// The steps of empty parameters, which kernels do not see: shards of DTensors may be empty.
@@ -226,13 +219,6 @@ Tensor FusedStepper::norms_of_grads(const Lists& lists, const StepInputs& step) 
   for (const int64_t i : lists.unscaled) std::swap(scaled[i], unscaled[i]);
   const Tensor norms = multiplied(std::get<1>(ops::l2norm(scaled, true)), step.grad_factor);
   return lists.unscaled.empty() ? norms : norms.add(std::get<1>(ops::l2norm(unscaled, true)));
-}
-
-void FusedStepper::step_by_norms(const Lists& lists, const StepInputs& step) {
-  StepScalars scalars = this->scalars(step);
-  scalars.update_norms = norms_of_grads(lists, step);
-  if (adapts_) scalars.param_norms = std::get<1>(ops::l2norm(params_, true));
-  fused_step(algorithm_, step_lists(lists), scalars);
 }
 
 void FusedStepper::step_lamb(const Lists& lists, const StepInputs& step) {

@@ -83,15 +83,13 @@ class TORCHAMP_API FusedStepper {
   StepLists step_lists(const Lists& lists) const;
   void count_empty(const Lists& lists, const StepInputs& step);
   at::Tensor norms_of_grads(const Lists& lists, const StepInputs& step) const;
-  void step_by_norms(const Lists& lists, const StepInputs& step);
   void step_lamb(const Lists& lists, const StepInputs& step);
   static void leave_unscaled(at::TensorList grads, const StepInputs& step);
 
   StepAlgorithm algorithm_;
   Storage storage_;
   int64_t kept_states_;
-  bool adapts_ = false;  ///< some group has a trust coefficient: LARS
-  bool clips_ = false;   ///< some group of LAMB has a max_grad_norm
+  bool clips_ = false;  ///< some group of LAMB has a max_grad_norm
   std::vector<at::Tensor> params_;
   std::vector<at::Tensor> states_;  ///< flat, as in StepLists
   std::vector<bool> has_states_;    ///< of params_: they were made, or set

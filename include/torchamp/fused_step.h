@@ -75,8 +75,7 @@ struct StepScalars {
 ///
 /// The columns of hyper are
 /// - kAdam: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
-/// - kSgd: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum,
-///   trust_coefficient, trust_eps, trust_clip
+/// - kSgd: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum
 /// - kNovoGrad: lr, beta1, beta2, eps, weight_decay, maximize, bias_correction, decay_in_moment,
 ///   averages_grads, starts_at_zero
 /// - kLamb…: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction,

@@ -32,7 +32,6 @@ class Algorithm:
 _ADAM = (1e-2, 0.9, 0.99, 1e-6, 0.01, 1, 0, 1)
 _LAMB = (*_ADAM, 1, 0, 1.0)
 _NOVO_GRAD = (1e-2, 0.9, 0.99, 1e-6, 0.01, 0, 1, 0, 1, 0)
-_LARS = (1e-2, 0.9, 0, 0.01, 0, 0, 0, 0.02, 1e-8, 0)
 _BOTH_NORMS = ("param_norms", "update_norms")
 
 ALGORITHMS = {
@@ -40,7 +39,6 @@ ALGORITHMS = {
     "ams_grad": Algorithm(StepAlgorithm.AMSGRAD, 3, _ADAM),
     "sgd": Algorithm(StepAlgorithm.SGD, 0, (1e-2, 0, 0, 0.01)),
     "momentum": Algorithm(StepAlgorithm.MOMENTUM, 1, (1e-2, 0.9, 0, 0.01, 1)),
-    "lars": Algorithm(StepAlgorithm.MOMENTUM, 1, _LARS, _BOTH_NORMS),
     "novo_grad": Algorithm(
         StepAlgorithm.NOVOGRAD, 1, _NOVO_GRAD, ("update_norms", "norm_averages")
     ),

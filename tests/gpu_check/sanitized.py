@@ -22,7 +22,6 @@ OPTIMIZERS = (
     optimizers.FusedLAMB,
     optimizers.FusedNovoGrad,
     lambda params: optimizers.FusedSGD(params, 0.1, momentum=0.9),
-    lambda params: optimizers.FusedLARS(params, 0.1, momentum=0.9),
 )
 
 LEVELS = (

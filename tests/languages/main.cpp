@@ -185,7 +185,6 @@ void set_option(Options& options, const std::string& name, const std::string& te
   OFFER(weight_decay, value);
   OFFER(lr_decay, value);
   OFFER(eps, value);
-  OFFER(trust_coefficient, value);
   OFFER(amsgrad, value != 0);
   OFFER(centered, value != 0);
   OFFER(maximize, value != 0);
@@ -242,7 +241,6 @@ const Kind& kind_of(const std::string& name) {
       {"Adagrad", kind<Adagrad, AdagradOptions>()},
       {"RMSprop", kind<RMSprop, RMSpropOptions>()},
       {"FusedSGD", kind<FusedSGD, FusedSGDOptions>()},
-      {"FusedLARS", kind<FusedLARS, FusedLARSOptions>()},
       {"FusedAdam", kind<FusedAdam, FusedAdamOptions>()},
       {"FusedAdamW", kind<FusedAdamW, FusedAdamWOptions>()},
       {"FusedNovoGrad", kind<FusedNovoGrad, FusedNovoGradOptions>()},

@@ -14,13 +14,11 @@
 namespace torchamp::optim {
 namespace {
 
-/// FusedLARS has no default learning rate; this one is not used.
 std::vector<std::unique_ptr<FusedOptions>> all_options() {
   std::vector<std::unique_ptr<FusedOptions>> all;
   all.push_back(std::make_unique<FusedAdamOptions>());
   all.push_back(std::make_unique<FusedAdamWOptions>());
   all.push_back(std::make_unique<FusedSGDOptions>());
-  all.push_back(std::make_unique<FusedLARSOptions>(0.0));
   all.push_back(std::make_unique<FusedNovoGradOptions>());
   all.push_back(std::make_unique<FusedLAMBOptions>());
   return all;

@@ -4,9 +4,10 @@
 // An algorithm is a struct with
 //   kStates                 how many tensors of state a step takes for a parameter
 //   kStateNames             those that are kept from step to step, separated by spaces
-//   kCounts                 whether this pass counts the steps
+//   kCounts                 whether this pass counts the steps; LAMB's second does not, and needs
+//   the
+//                           norms of parameters and updates
 //   kAverages               whether it keeps a running norm of each tensor's grads
-//   kAdapts                 whether it needs the norms of parameters and updates
 //   HyperOf<T>              a group's hyperparameters, true and false as 1 and 0: the names of
 //                           fused_step's columns, of which lr is the first
 //   Hyper                   those as doubles
@@ -24,7 +25,6 @@ namespace torchamp {
 struct OneStep {
   static constexpr bool kCounts = true;
   static constexpr bool kAverages = false;
-  static constexpr bool kAdapts = false;
 };
 
 /// One tensor's arguments of a step.

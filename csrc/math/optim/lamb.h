@@ -63,7 +63,6 @@ struct LambApply {
   static constexpr const char* kStateNames = "";
   static constexpr bool kCounts = false;
   static constexpr bool kAverages = false;
-  static constexpr bool kAdapts = true;
 
   template <class T>
   using HyperOf = LambUpdate::HyperOf<T>;

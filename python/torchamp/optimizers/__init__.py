@@ -4,13 +4,12 @@ from torchamp.optimizers._fused import FusedOptimizer
 from torchamp.optimizers.adam import FusedAdam, FusedAdamW
 from torchamp.optimizers.lamb import FusedLAMB
 from torchamp.optimizers.novograd import FusedNovoGrad
-from torchamp.optimizers.sgd import FusedLARS, FusedSGD
+from torchamp.optimizers.sgd import FusedSGD
 
 __all__ = [
     "FusedAdam",
     "FusedAdamW",
     "FusedLAMB",
-    "FusedLARS",
     "FusedNovoGrad",
     "FusedOptimizer",
     "FusedSGD",

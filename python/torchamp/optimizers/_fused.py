@@ -35,8 +35,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     device, does not call it after an overflow, as with any other optimizer.
 
     Of DTensors (fully_shard, tensor parallelism) each rank steps its shard, and states are DTensors
-    with the parameter's placements. FusedLAMB, FusedLARS and FusedNovoGrad need norms of whole
-    tensors, and take none.
+    with the parameter's placements. FusedLAMB and FusedNovoGrad need norms of whole tensors, and
+    take none.
 
     Args:
         params: parameters, or groups of them.

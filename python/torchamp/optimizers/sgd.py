@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, and LARS, which adapts the learning rate to each tensor."""
+"""Stochastic gradient descent."""
 
 from __future__ import annotations
 
@@ -51,40 +51,3 @@ class FusedSGD(FusedOptimizer):
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
         return _C.StepAlgorithm.MOMENTUM if group.get("momentum", 0) != 0 else _C.StepAlgorithm.SGD
-
-
-class FusedLARS(FusedSGD):
-    """Layer-wise adaptive rate scaling (You et al., arXiv:1708.03888) on SGD.
-
-    A tensor's learning rate is trust_coefficient · ‖param‖ / (‖grad‖ + weight_decay · ‖param‖ +
-    eps), times the group's; with `clip` (LARC) it is at most the group's. Tensors of norm zero take
-    the group's.
-
-    Args:
-        params, lr, momentum, dampening, weight_decay, nesterov, maximize: as FusedSGD's.
-        decay_after_momentum, state_dtype, stochastic_rounding: as FusedSGD's.
-        trust_coefficient: largest update of a tensor relative to its norm.
-        eps: for the division.
-        clip: LARC instead of LARS.
-    """
-
-    options: _C.OptionTable = _C.OptionTable("FusedLARS")
-    _takes_shards = False
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float | torch.Tensor,
-        momentum: float = 0.9,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        *,
-        trust_coefficient: float = 0.001,
-        eps: float = 1e-8,
-        clip: bool = False,
-        maximize: bool = False,
-        state_dtype: torch.dtype = torch.float32,
-        stochastic_rounding: bool = False,
-    ) -> None:
-        self._init_with({**locals(), "decay_after_momentum": False})

@@ -27,7 +27,7 @@ std::vector<StepOptions> adam_groups() {
 }
 
 std::vector<StepOptions> sgd_groups() {
-  std::vector<StepOptions> groups(10);
+  std::vector<StepOptions> groups(6);
   for (size_t i = 1; i < groups.size(); ++i) {
     groups[i].momentum = 0.9;
     groups[i].weight_decay = i > 2 ? 0.3 : 0.0;
@@ -36,15 +36,6 @@ std::vector<StepOptions> sgd_groups() {
   groups[3].nesterov = true;
   groups[4].maximize = true;
   groups[5].decay_after_momentum = true;
-  groups[6].trust_coefficient = 0.02;
-  groups[7].trust_coefficient = 0.1;
-  groups[7].trust_clip = true;
-  groups[8].trust_coefficient = 0.02;
-  groups[8].trust_eps = 0.5;
-  groups[9].trust_coefficient = 0.02;
-  groups[9].nesterov = true;
-  groups[9].maximize = true;
-  groups[9].dampening = 0.2;
   return groups;
 }
 

@@ -122,7 +122,6 @@ std::vector<StepOptions> two_groups() {
   std::vector<StepOptions> groups(2);
   groups[0].weight_decay = groups[1].weight_decay = 0.3;
   groups[0].momentum = groups[1].momentum = 0.9;
-  groups[0].trust_coefficient = 0.02;
   groups[1].nesterov = groups[1].decoupled = groups[1].maximize = true;
   return groups;
 }

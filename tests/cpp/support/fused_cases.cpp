@@ -67,7 +67,6 @@ std::vector<FusedCase> make_cases() {
           SGDOptions(0.1).momentum(0.9).dampening(0.3)),
       sgd("nesterov", FusedSGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1),
           SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1)),
-      alone<FusedLARS>("lars", FusedLARSOptions(0.1)),
       alone<FusedNovoGrad>("novograd", FusedNovoGradOptions()),
       alone<FusedLAMB>("lamb", FusedLAMBOptions()),
   };

@@ -78,7 +78,6 @@ inline const std::map<std::string, MakeOptimizer>& makers() {
       {"Adam", maker<Adam>(AdamOptions(1.0).betas(betas))},
       {"Adagrad", maker<Adagrad>(AdagradOptions(1.0))},
       {"FusedSGD", maker<FusedSGD>(FusedSGDOptions(1.0).momentum(0.5).weight_decay(decay))},
-      {"FusedLARS", maker<FusedLARS>(FusedLARSOptions(1.0).momentum(0.5).weight_decay(decay))},
       {"FusedAdam", maker<FusedAdam>(FusedAdamOptions(1.0).betas(betas).weight_decay(decay))},
       {"FusedAdamW", maker<FusedAdamW>(FusedAdamWOptions(1.0).betas(betas).weight_decay(decay))},
       {"FusedNovoGrad",

@@ -26,8 +26,7 @@ Tensor norms(int64_t length, int64_t every, unsigned seed, at::Device device) {
 
 void add_norms(StepScalars& scalars, StepAlgorithm algorithm, int64_t length, at::Device device) {
   const bool averages = algorithm == StepAlgorithm::kNovoGrad;
-  const bool adapts = algorithm == StepAlgorithm::kLambApply || algorithm == StepAlgorithm::kSgd ||
-                      algorithm == StepAlgorithm::kMomentum;
+  const bool adapts = algorithm == StepAlgorithm::kLambApply;
   if (adapts) scalars.param_norms = norms(length, 5, 31, device);
   if (adapts || averages) scalars.update_norms = norms(length, 7, 32, device);
   if (averages) scalars.norm_averages = norms(length, 11, 33, device);

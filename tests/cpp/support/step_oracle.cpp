@@ -21,17 +21,9 @@ void adam(const StepOptions& o, const StepTensor& t, StepElement& e, bool keeps_
   e.param -= o.lr * corrected(average, o.beta1, o, t) / (root + o.eps);
 }
 
-/// LARS, and with trust_clip LARC.
-double trust_ratio(const StepOptions& o, const StepTensor& t) {
-  if (o.trust_coefficient == 0 || t.param_norm == 0 || t.update_norm == 0) return 1;
-  const double rate = o.trust_coefficient * t.param_norm /
-                      (t.update_norm + o.weight_decay * t.param_norm + o.trust_eps);
-  return o.trust_clip ? std::min(rate / o.lr, 1.0) : rate;
-}
-
 void sgd(const StepOptions& o, const StepTensor& t, StepElement& e, bool has_momentum) {
   if (!o.decay_after_momentum) e.grad += o.weight_decay * e.param;
-  double direction = trust_ratio(o, t) * e.grad;
+  double direction = e.grad;
   if (has_momentum) {
     double& buffer = e.states[0];
     buffer = t.step == 1 ? direction : o.momentum * buffer + (1 - o.dampening) * direction;
@@ -86,10 +78,7 @@ std::vector<double> hyper_row(StepAlgorithm algorithm, const StepOptions& o) {
              o.weight_decay,
              1.0 * o.nesterov,
              1.0 * o.maximize,
-             1.0 * o.decay_after_momentum,
-             o.trust_coefficient,
-             o.trust_eps,
-             1.0 * o.trust_clip};
+             1.0 * o.decay_after_momentum};
       break;
     case StepAlgorithm::kNovoGrad:
       row = {o.lr,

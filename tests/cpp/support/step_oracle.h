@@ -17,14 +17,11 @@ struct StepOptions {
   double weight_decay = 0;
   double momentum = 0;
   double dampening = 0;
-  double trust_coefficient = 0;
-  double trust_eps = 0;
   bool decoupled = false;
   bool maximize = false;
   bool bias_correction = true;
   bool nesterov = false;
   bool decay_after_momentum = false;
-  bool trust_clip = false;
   bool decay_in_moment = false;
   bool averages_grads = true;
   bool starts_at_zero = false;

@@ -27,7 +27,6 @@ OPTIONS = {
     "Adagrad": {"lr": 0.01},
     "RMSprop": {"lr": 0.01, "momentum": 0.5, "centered": True},
     "FusedSGD": {"lr": 0.125, "momentum": 0.5},
-    "FusedLARS": {"lr": 0.125},
     "FusedAdam": {"lr": 0.01, "amsgrad": True},
     "FusedAdamW": {"lr": 0.01},
     "FusedNovoGrad": {"lr": 0.01},

@@ -27,7 +27,6 @@ MAKERS = {
     "adamw": lambda model: optimizers.FusedAdamW(model.parameters(), 0.01, eps=1e-4),
     "sgd": lambda model: optimizers.FusedSGD(model.parameters(), 0.1, 0.5),
     "plain_sgd": lambda model: optimizers.FusedSGD(model.parameters(), 0.1),
-    "lars": lambda model: optimizers.FusedLARS(model.parameters(), 0.1),
     "novograd": lambda model: optimizers.FusedNovoGrad(model.parameters()),
     "lamb": lambda model: optimizers.FusedLAMB(model.parameters()),
 }

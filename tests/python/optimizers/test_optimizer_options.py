@@ -15,7 +15,6 @@ OURS_ALONE = {kind.__name__: set() for kind in KINDS} | {
     "FusedAdam": {"decoupled_weight_decay", "maximize", "bias_correction"},
     "FusedAdamW": {"decoupled_weight_decay", "maximize", "bias_correction"},
     "FusedSGD": {"maximize", "decay_after_momentum"},
-    "FusedLARS": {"maximize", "decay_after_momentum"},
 }
 every = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 

@@ -20,7 +20,6 @@ FUSED = {
     "sgd": lambda params: optimizers.FusedSGD(params, lr=0.01, momentum=0.5),
     "plain_sgd": lambda params: optimizers.FusedSGD(params, lr=0.01),
     "lamb": lambda params: optimizers.FusedLAMB(params, lr=0.01),
-    "lars": lambda params: optimizers.FusedLARS(params, lr=0.01),
     "novograd": lambda params: optimizers.FusedNovoGrad(params, lr=0.01),
 }
 TORCH = {

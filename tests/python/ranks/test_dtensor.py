@@ -429,7 +429,7 @@ def refusals() -> None:
     """By a sentence, before anything is changed."""
     model = net()
     FSDP.shard(model)
-    for name in ("FusedLAMB", "FusedLARS", "FusedNovoGrad"):
+    for name in ("FusedLAMB", "FusedNovoGrad"):
         with refused(TypeError, f"{name}: expected params[0] to be whole"):
             getattr(optimizers, name)(model.parameters(), lr=0.1)
     optimizer = adamw(model.parameters())

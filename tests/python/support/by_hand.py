@@ -199,7 +199,7 @@ def programs() -> Iterator[tuple[str, Program]]:
 
 def programs_at(level: str) -> Iterator[tuple[str, Program]]:
     is_scaled = level in ("O1", "O2")
-    fused = ("SGD", "LARS", "Adam", "AdamW", "NovoGrad", "LAMB")
+    fused = ("SGD", "Adam", "AdamW", "NovoGrad", "LAMB")
     for kind in ("SGD", *(f"Fused{kind}" for kind in fused)):
         loss_scale = "dynamic" if is_scaled else 1.0
         events = simple_loop(is_scaled)

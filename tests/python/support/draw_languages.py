@@ -34,7 +34,6 @@ LIBTORCH: dict[str, dict[str, list]] = {
 STORAGE = {"state_dtype": [None] * 9 + [torch.bfloat16]}
 FUSED: dict[str, dict[str, list]] = {
     "FusedSGD": {**STORAGE, "momentum": [0.0, 0.875]},
-    "FusedLARS": {**STORAGE, "trust_coefficient": [0.125]},
     "FusedAdam": {**STORAGE, "amsgrad": [False, True]},
     **dict.fromkeys(("FusedAdamW", "FusedNovoGrad", "FusedLAMB"), STORAGE),
 }

@@ -53,7 +53,6 @@ IN_TORCHAMP: dict[str, dict[str, list]] = {
     "FusedSGD": {**COMMON, **MOMENTUM, **TENSOR_LR},
     "FusedAdam": {**COMMON, **BETAS, **EPS, **TENSOR_LR, "amsgrad": [False, True]},
     "FusedAdamW": {**COMMON, **BETAS, **EPS, **TENSOR_LR, "amsgrad": [False, True]},
-    "FusedLARS": {**COMMON, "momentum": [0.5], "trust_coefficient": [0.125]},
     "FusedNovoGrad": {**COMMON, **BETAS, **EPS},
     "FusedLAMB": {**COMMON, **BETAS, **EPS},
 }

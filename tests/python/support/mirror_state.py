@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from fuzz_events import Net, Recipe, Setup
-from reference.optimizers import LAMB, LARS, NovoGrad
+from reference.optimizers import LAMB, NovoGrad
 
 #: torch's counterparts of torchamp.optimizers.
 COUNTERPARTS = {
     "FusedSGD": torch.optim.SGD,
     "FusedAdam": torch.optim.Adam,
     "FusedAdamW": torch.optim.AdamW,
-    "FusedLARS": LARS,
     "FusedNovoGrad": NovoGrad,
     "FusedLAMB": LAMB,
 }

@@ -24,7 +24,6 @@ OPTIONS: dict[str, dict[str, object]] = {
     "Adam": _BETAS,
     "Adagrad": {},
     "FusedSGD": {"momentum": 0.5, **_DECAY},
-    "FusedLARS": {"momentum": 0.5, **_DECAY},
     "FusedAdam": {**_BETAS, **_DECAY},
     "FusedAdamW": {**_BETAS, **_DECAY},
     "FusedAdagrad": _DECAY,

@@ -39,8 +39,6 @@ TEST(FusedOptionsTest, RowsHoldEveryOptionInItsColumn) {
                 .decay_after_momentum(true)
                 .hyper(),
             (Row{0.1, 0.2, 0.3, 0.4, 1, 1, 1}));
-  EXPECT_EQ(FusedLARSOptions(0.1).trust_coefficient(0.2).eps(0.3).clip(true).hyper(),
-            (Row{0.1, 0.9, 0, 0, 0, 0, 0, 0.2, 0.3, 1}));
   EXPECT_EQ(FusedNovoGradOptions(0.1)
                 .betas({0.2, 0.3})
                 .eps(0.4)
@@ -70,7 +68,6 @@ TEST(FusedOptionsTest, DefaultsAreThoseOfPython) {
   EXPECT_EQ(FusedAdamOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-8, 0, 0, 0, 1}));
   EXPECT_EQ(FusedAdamWOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-8, 1e-2, 1, 0, 1}));
   EXPECT_EQ(FusedSGDOptions().hyper(), (Row{1e-3}));
-  EXPECT_EQ(FusedLARSOptions(0.1).hyper(), (Row{0.1, 0.9, 0, 0, 0, 0, 0, 1e-3, 1e-8, 0}));
   EXPECT_EQ(FusedNovoGradOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-8, 0, 0, 1, 0, 1, 0}));
   EXPECT_EQ(FusedLAMBOptions().hyper(), (Row{1e-3, 0.9, 0.999, 1e-6, 0.01, 1, 0, 1, 1, 0, 1}));
   EXPECT_EQ(FusedLAMBOptions().max_grad_norm(std::nullopt).hyper()[10], 0.0);

@@ -37,7 +37,6 @@ std::vector<WrongUse> of_fused_options() {
   using Adam = FusedAdamOptions;
   using AdamW = FusedAdamWOptions;
   using Sgd = FusedSGDOptions;
-  using Lars = FusedLARSOptions;
   using NovoGrad = FusedNovoGradOptions;
   using Lamb = FusedLAMBOptions;
   return {
@@ -76,10 +75,6 @@ std::vector<WrongUse> of_fused_options() {
                     "with nesterov, got momentum 0.9 and dampening 0.5$"),
       {"sgd_a_negative_dampening",
        [] { FusedSGD(params(), Sgd(0.1).momentum(0.9).dampening(-0.5)); }, right()},
-      bad<FusedLARS>("lars_lr", Lars(-1), "^FusedLARS: expected lr to be at least 0, got -1$"),
-      bad<FusedLARS>("lars_trust_coefficient", Lars(0.1).trust_coefficient(-1),
-                     "^FusedLARS: expected trust_coefficient to be at least 0, got -1$"),
-      bad<FusedLARS>("lars_eps", Lars(0.1).eps(kNaN), "^FusedLARS: expected eps to be at least 0"),
       bad<FusedNovoGrad>("novograd_lr", NovoGrad(-1), "^FusedNovoGrad: expected lr to be at least"),
       bad<FusedNovoGrad>("novograd_betas", NovoGrad().betas({1, 0.9}),
                          R"(^FusedNovoGrad: expected betas\[0\] to be in \[0, 1\), got 1$)"),

@@ -1,4 +1,4 @@
-"""LARS, NovoGrad and LAMB, tensor by tensor, as the papers and apex have them."""
+"""NovoGrad and LAMB, tensor by tensor, as the papers and apex have them."""
 
 from __future__ import annotations
 
@@ -37,22 +37,6 @@ def averaged(state: dict, name: str, new: torch.Tensor, beta: float, share: floa
     """The running average `name` of `state` after `new`."""
     state[name] = beta * state.get(name, torch.zeros_like(new)) + share * new
     return state[name]
-
-
-class LARS(Reference):
-    """You et al., arXiv:1708.03888."""
-
-    def __init__(self, params: Any, lr: float, momentum: float = 0.9, **options: Any) -> None:
-        defaults = dict(weight_decay=0.0, maximize=False, trust_coefficient=0.001, eps=1e-8)
-        super().__init__(params, {**defaults, "lr": lr, "momentum": momentum, **options})
-
-    def update(self, param: torch.Tensor, grad: torch.Tensor, state: dict, group: dict) -> None:
-        length, size = param.norm().item(), grad.norm().item()
-        decay = group["weight_decay"]
-        rate = group["trust_coefficient"] * length / (size + decay * length + group["eps"])
-        trust = rate if length and size else 1.0
-        moved = averaged(state, "moved", trust * (grad + decay * param), group["momentum"], 1.0)
-        param.sub_(group["lr"] * moved)
 
 
 class NovoGrad(Reference):

@@ -17,7 +17,7 @@ class LARC(torch.optim.Optimizer):
 
     That rate is trust_coefficient · ‖param‖ / (‖grad‖ + weight_decay · ‖param‖ + eps), times the
     group's; with `clip` it is at most the group's. Tensors whose param or grad has norm zero take
-    the group's, without weight decay. torchamp.optimizers.FusedLARS does the same in one pass.
+    the group's, without weight decay.
 
     An Optimizer, so that schedulers take it; all but step() is the wrapped one's, `optim`.
     """
