@@ -41,7 +41,6 @@ _LAMB = (1e-3, 0.9, 0.999, 1e-6, 0.01, 1, 0, 1, 1, 0, 0)
 
 ALGORITHMS = {
     "step, Adam": Algorithm(Which.ADAM, 2, _ADAM),
-    "step, AMSGrad": Algorithm(Which.AMSGRAD, 3, _ADAM),
     "step, SGD": Algorithm(Which.SGD, 0, _SGD),
     "step, momentum": Algorithm(Which.MOMENTUM, 1, _MOMENTUM),
     "step, NovoGrad": Algorithm(Which.NOVOGRAD, 1, _NOVOGRAD),

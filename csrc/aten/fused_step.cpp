@@ -2,7 +2,6 @@
 
 #include <ATen/ops/addcdiv.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/maximum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/pow.h>
@@ -47,27 +46,16 @@ Tensor only_if(const Tensor& condition, const Tensor& value) {
   return at::where(condition.ne(0), value, at::zeros({}, value.options()));
 }
 
-template <class Rule>
-void step_adam(Element<Rule>& e) {
+void step(Element<Adam>& e) {
   const auto& h = e.hyper;
   const Tensor early = only_if(h.decoupled.eq(0), h.weight_decay);
   const Tensor late = only_if(h.decoupled, h.weight_decay);
   const Tensor grad = e.grad.add(e.param.mul(early));
   e.states[0] = e.states[0].mul(h.beta1).add(grad.mul(complement(h.beta1)));
   e.states[1] = e.states[1].mul(h.beta2).add(grad.square().mul(complement(h.beta2)));
-  constexpr bool kKeepsMaximum = Rule::kStates > 2;
-  if (kKeepsMaximum) e.states[2] = at::maximum(e.states[2], e.states[1]);
-  const Tensor root = e.states[kKeepsMaximum ? 2 : 1].div(e.correction(h.beta2)).sqrt();
+  const Tensor root = e.states[1].div(e.correction(h.beta2)).sqrt();
   const Tensor step = e.states[0].div(e.correction(h.beta1)).div(root.add(h.eps));
   e.param = e.param.mul(complement(h.lr.mul(late))).sub(step.mul(h.lr));
-}
-
-void step(Element<Adam>& e) {
-  step_adam(e);
-}
-
-void step(Element<AmsGrad>& e) {
-  step_adam(e);
 }
 
 template <class Rule>

@@ -33,7 +33,7 @@ Args:
 
 The columns of hyper:
 
-* ADAM, AMSGRAD: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
+* ADAM: lr, beta1, beta2, eps, weight_decay, decoupled, maximize, bias_correction
 * SGD, MOMENTUM: lr, momentum, dampening, weight_decay, nesterov, maximize, decay_after_momentum
 * NOVOGRAD: lr, beta1, beta2, eps, weight_decay, maximize, bias_correction, decay_in_moment,
   averages_grads, starts_at_zero

@@ -13,7 +13,6 @@ namespace torchamp {
 /// What a step does to each element. kLambUpdate and kLambApply are the two passes of LAMB.
 enum class StepAlgorithm {
   kAdam,      ///< states exp_avg, exp_avg_sq
-  kAmsGrad,   ///< states exp_avg, exp_avg_sq, max_exp_avg_sq; hyperparameters of kAdam
   kSgd,       ///< no states
   kMomentum,  ///< state momentum_buffer; hyperparameters of kSgd
   kNovoGrad,  ///< state exp_avg; norm_averages and update_norms (of the unscaled grads) are needed

@@ -61,7 +61,7 @@ const std::map<std::string, MakeOptimizer>& makers() {
       {"Adagrad", maker<Adagrad>(AdagradOptions(0.01))},
       {"RMSprop", maker<RMSprop>(RMSpropOptions(0.01).momentum(0.5).centered(true))},
       {"FusedSGD", maker<FusedSGD>(FusedSGDOptions(0.125).momentum(0.5))},
-      {"FusedAdam", maker<FusedAdam>(FusedAdamOptions(0.01).amsgrad(true))},
+      {"FusedAdam", maker<FusedAdam>(FusedAdamOptions(0.01))},
       {"FusedAdamW", maker<FusedAdamW>(FusedAdamWOptions(0.01))},
       {"FusedNovoGrad", maker<FusedNovoGrad>(FusedNovoGradOptions(0.01))},
       {"FusedLAMB", maker<FusedLAMB>(FusedLAMBOptions(0.01))}};

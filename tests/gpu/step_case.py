@@ -36,7 +36,6 @@ _BOTH_NORMS = ("param_norms", "update_norms")
 
 ALGORITHMS = {
     "adam": Algorithm(StepAlgorithm.ADAM, 2, _ADAM),
-    "ams_grad": Algorithm(StepAlgorithm.AMSGRAD, 3, _ADAM),
     "sgd": Algorithm(StepAlgorithm.SGD, 0, (1e-2, 0, 0, 0.01)),
     "momentum": Algorithm(StepAlgorithm.MOMENTUM, 1, (1e-2, 0.9, 0, 0.01, 1)),
     "novo_grad": Algorithm(

@@ -14,7 +14,6 @@ pytestmark = [needs_card, needs_own_kernels]
 
 MAKERS = {
     "adam": lambda params: optimizers.FusedAdam(params),
-    "amsgrad": lambda params: optimizers.FusedAdam(params, amsgrad=True),
     "sgd": lambda params: optimizers.FusedSGD(params, 0.1),
     "momentum": lambda params: optimizers.FusedSGD(params, 0.1, 0.9),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from on_card import CARD, assert_same_bits, needs_card
 from own_kernels import needs_own_kernels
@@ -46,12 +45,11 @@ def copied_to_the_cpu(optimizer: optimizers.FusedAdam) -> optimizers.FusedAdam:
     return copied
 
 
-@pytest.mark.parametrize("amsgrad", [False, True])
-def test_steps_are_counted_on(amsgrad):
+def test_steps_are_counted_on():
     params = [nn.Parameter(torch.ones(ELEMENTS, device=CARD)) for _ in range(COUNT)]
     for param in params:
         param.grad = torch.full_like(param, 0.5)
-    optimizer = optimizers.FusedAdam(params, amsgrad=amsgrad)
+    optimizer = optimizers.FusedAdam(params)
     optimizer.found_inf = torch.zeros((), device=CARD)
     optimizer.step()
     run_beside(optimizer.step, optimizer.found_inf)

@@ -91,7 +91,6 @@ MAKERS = [
     lambda params: optimizers.FusedSGD(params, 0.1),
     lambda params: optimizers.FusedSGD(params, 0.1, 0.9),
     lambda params: optimizers.FusedAdam(params),
-    lambda params: optimizers.FusedAdam(params, amsgrad=True),
 ]
 
 

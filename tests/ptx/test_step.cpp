@@ -4,8 +4,8 @@
 namespace kernel_tests {
 namespace {
 
-using Rules = testing::Types<torchamp::Adam, torchamp::AmsGrad, torchamp::Sgd, torchamp::Momentum,
-                             torchamp::NovoGrad, torchamp::LambUpdate, torchamp::LambApply>;
+using Rules = testing::Types<torchamp::Adam, torchamp::Sgd, torchamp::Momentum, torchamp::NovoGrad,
+                             torchamp::LambUpdate, torchamp::LambApply>;
 
 struct RuleNames {
   template <class Rule>

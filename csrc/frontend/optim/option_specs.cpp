@@ -48,10 +48,7 @@ std::vector<OptionSpec> option_specs(const std::string& optimizer) {
 
 std::vector<std::string> required_states(StepAlgorithm algorithm) {
   auto names = state_names(algorithm);
-  const auto may_be_absent = [](const std::string& name) {
-    return name == "momentum_buffer" || name == "max_exp_avg_sq";
-  };
-  names.erase(std::remove_if(names.begin(), names.end(), may_be_absent), names.end());
+  names.erase(std::remove(names.begin(), names.end(), "momentum_buffer"), names.end());
   if (!names.empty()) names.emplace_back("step");
   if (rule_of(algorithm).averages) names.emplace_back("norm_average");
   return names;

@@ -24,8 +24,8 @@ struct OptionSpec {
 /// columns. Throws ValueError for another name.
 TORCHAMP_API std::vector<OptionSpec> option_specs(const std::string& optimizer);
 
-/// The states, numbers included, without which a file's state of a parameter is incomplete. Those
-/// that an option switched on later adds may be missing.
+/// The states, numbers included, without which a file's state of a parameter is incomplete. A
+/// momentum that was switched on later may be missing.
 TORCHAMP_API std::vector<std::string> required_states(StepAlgorithm algorithm);
 
 }  // namespace torchamp::optim

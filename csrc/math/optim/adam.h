@@ -1,5 +1,5 @@
-// One element of Adam (Kingma and Ba, arXiv:1412.6980), AdamW (Loshchilov and Hutter,
-// arXiv:1711.05101) and AMSGrad (Reddi et al., arXiv:1904.09237), as in torch.optim.
+// One element of Adam (Kingma and Ba, arXiv:1412.6980) and AdamW (Loshchilov and Hutter,
+// arXiv:1711.05101), as in torch.optim.
 #pragma once
 
 #include "math/optim/coefficients.h"
@@ -40,32 +40,11 @@ struct Adam : OneStep {
   }
 
   TORCHAMP_MATH static float step(const Coefficients& c, float grad, float param, float* states) {
-    update_averages(c, grad, param, states);
-    return stepped(c, param, states[0], states[1]);
-  }
-
-  TORCHAMP_MATH static void update_averages(const Coefficients& c, float grad, float param,
-                                            float* states) {
     const float g = fmaf(c.l2, param, grad * c.grad_factor);
     states[0] = flushed(fmaf(c.one_minus_beta1, g - states[0], states[0]));
     states[1] = flushed(fmaf(c.one_minus_beta2 * g, g, c.beta2 * states[1]));
-  }
-
-  TORCHAMP_MATH static float stepped(const Coefficients& c, float param, float average,
-                                     float average_of_squares) {
-    const float root = fmaf(sqrtf(average_of_squares), c.root_factor, c.eps);
-    return fmaf(-c.step_size, average / root, param * c.decay);
-  }
-};
-
-struct AmsGrad : Adam {
-  static constexpr int kStates = 3;
-  static constexpr const char* kStateNames = "exp_avg exp_avg_sq max_exp_avg_sq";
-
-  TORCHAMP_MATH static float step(const Coefficients& c, float grad, float param, float* states) {
-    update_averages(c, grad, param, states);
-    states[2] = states[1] > states[2] ? states[1] : states[2];
-    return stepped(c, param, states[0], states[2]);
+    const float root = fmaf(sqrtf(states[1]), c.root_factor, c.eps);
+    return fmaf(-c.step_size, states[0] / root, param * c.decay);
   }
 };
 

@@ -5,8 +5,7 @@
 //   kStates                 how many tensors of state a step takes for a parameter
 //   kStateNames             those that are kept from step to step, separated by spaces
 //   kCounts                 whether this pass counts the steps; LAMB's second does not, and needs
-//   the
-//                           norms of parameters and updates
+//                           the norms of parameters and updates
 //   kAverages               whether it keeps a running norm of each tensor's grads
 //   HyperOf<T>              a group's hyperparameters, true and false as 1 and 0: the names of
 //                           fused_step's columns, of which lr is the first

@@ -11,7 +11,6 @@
 /// Every algorithm, once: AS(DO, Name, name). Its kernels have the name, and Python, in capitals.
 #define TORCHAMP_ALGORITHMS_AS(AS, DO) \
   AS(DO, Adam, adam)                   \
-  AS(DO, AmsGrad, amsgrad)             \
   AS(DO, Sgd, sgd)                     \
   AS(DO, Momentum, momentum)           \
   AS(DO, NovoGrad, novograd)           \

@@ -10,20 +10,24 @@ namespace torchamp::optim {
 /// Options of FusedAdam and FusedAdamW.
 template <class Derived>
 class AdamOptionsOf : public FusedOptionsOf<Derived> {
-  TORCHAMP_OPTION(double, lr, 1e-3);                 ///< learning rate
-  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));  ///< decay rates of the two moments
-  TORCHAMP_OPTION(double, eps, 1e-8);                ///< added to the divisor
-  TORCHAMP_OPTION(double, weight_decay, 0.0);        ///< 0.01 for AdamW
-  TORCHAMP_OPTION(bool, amsgrad, false);   ///< divides by the largest second moment so far
-  TORCHAMP_OPTION(bool, maximize, false);  ///< gradient ascent
+  TORCHAMP_OPTION(double, lr, 1e-3);                     ///< learning rate
+  TORCHAMP_OPTION(Betas, betas, Betas(0.9, 0.999));      ///< decay rates of the two moments
+  TORCHAMP_OPTION(double, eps, 1e-8);                    ///< added to the divisor
+  TORCHAMP_OPTION(double, weight_decay, 0.0);            ///< 0.01 for AdamW
+  TORCHAMP_OPTION(bool, maximize, false);                ///< gradient ascent
   TORCHAMP_OPTION(bool, decoupled_weight_decay, false);  ///< as in AdamW
   /// False: no bias correction, as in apex.
   TORCHAMP_OPTION(bool, bias_correction, true);
 
  public:
-  /// kAmsGrad if amsgrad, else kAdam.
-  StepAlgorithm algorithm() const override {
-    return amsgrad() ? StepAlgorithm::kAmsGrad : StepAlgorithm::kAdam;
+  /// kAdam.
+  StepAlgorithm algorithm() const override { return StepAlgorithm::kAdam; }
+  /// Also throws ValueError for a file of LibTorch's Adam with amsgrad.
+  void check() const override {
+    FusedOptions::check();
+    TORCH_CHECK_VALUE(!amsgrad_.value, this->optimizer_name(),
+                      ": expected amsgrad to be false, got true; torch::optim::Adam and AdamW "
+                      "have it");
   }
 
  protected:
@@ -36,8 +40,11 @@ class AdamOptionsOf : public FusedOptionsOf<Derived> {
             {"decoupled_weight_decay", &decoupled_weight_decay_, true},
             {"maximize", &maximize_, true},
             {"bias_correction", &bias_correction_, true},
-            {"amsgrad", &amsgrad_}};  // no column: it is the algorithm
+            {"amsgrad", &amsgrad_}};
   }
+
+ private:
+  Option<bool> amsgrad_{false, false};  ///< in LibTorch's files, and false
 };
 
 /// The options of torch::optim::AdamOptions, and more.

@@ -45,7 +45,7 @@ class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
  public:
   /// The optimizer's name in messages.
   virtual const char* optimizer_name() const = 0;
-  /// The algorithm; some options select another one, such as amsgrad.
+  /// The algorithm; some options select another one, such as momentum.
   virtual StepAlgorithm algorithm() const = 0;
   /// The group's row for fused_step: its columns, the rest zeros.
   std::array<double, kHyperparameters> hyper() const;

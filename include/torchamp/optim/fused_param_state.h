@@ -15,9 +15,9 @@ namespace torchamp::optim {
 /// A parameter's entry in `optimizer.state()`, from its first grad on.
 ///
 /// "step" is the float32 count of its steps; then the algorithm's states, under LibTorch's names:
-/// "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"; and NovoGrad's
-/// "norm_average". All are on the parameter's device, and steps write to them. Moments are
-/// float32, or float64 for float64 parameters.
+/// "exp_avg", "exp_avg_sq", "momentum_buffer"; and NovoGrad's "norm_average". All are on the
+/// parameter's device, and steps write to them. Moments are float32, or float64 for float64
+/// parameters.
 class TORCHAMP_API FusedParamState
     : public torch::optim::OptimizerCloneableParamState<FusedParamState> {
  public:

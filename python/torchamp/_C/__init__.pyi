@@ -272,7 +272,6 @@ def casting_to(device_type: str) -> torch.dtype | None: ...
 
 class StepAlgorithm(_Enum):
     ADAM: ClassVar[StepAlgorithm]
-    AMSGRAD: ClassVar[StepAlgorithm]
     SGD: ClassVar[StepAlgorithm]
     MOMENTUM: ClassVar[StepAlgorithm]
     NOVOGRAD: ClassVar[StepAlgorithm]

@@ -14,7 +14,7 @@ import torch
 from torchamp._load import _C
 from torchamp.amp._masters import params_of
 from torchamp.amp._optimizer import check_whole
-from torchamp.optimizers import FusedOptimizer
+from torchamp.optimizers import FusedAdam, FusedOptimizer
 
 #: The entry that identifies a checkpoint, with its format's version.
 MARK = "torchamp"
@@ -232,6 +232,10 @@ def _check_group(
                 f"{name}.{option} of the checkpoint to be a value like {_described(group[option])}",
                 saved[option],
             )
+    if isinstance(optimizer, FusedAdam):
+        alone = "False, since torch.optim.Adam and AdamW alone have it"
+        amsgrad = saved.get("amsgrad")
+        _check(not amsgrad, f"{name}.amsgrad of the checkpoint to be {alone}", amsgrad)
 
 
 def _is_like(saved: Any, own: Any) -> bool:

@@ -298,6 +298,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Like torch's, from this optimizer or from torch's of the same algorithm; states keep
         their precision, whatever the parameters' dtype. States without a count of steps have their
         group's, where apex keeps it."""
+        for group in state_dict["param_groups"]:
+            self.algorithm_of(group)  # before anything is loaded: it may refuse
         super().load_state_dict(state_dict)
         saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]

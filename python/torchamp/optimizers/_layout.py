@@ -76,7 +76,7 @@ class Stepper:
                 self._adopt(i, state[param])
 
     def _adopt(self, i: int, state: dict[str, Any]) -> None:
-        """Missing states start as zeros: the maxima if amsgrad was switched on later."""
+        """Missing states start as zeros."""
         param = self._params[i]
         states = [local_state(param, name, state.get(name)) for name in self._names]
         if not state or (self._names and all(value is None for value in states)):

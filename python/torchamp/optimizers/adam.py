@@ -17,13 +17,17 @@ class FusedAdam(FusedOptimizer):
 
     Args:
         params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
-        betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.Adam.
+        betas, eps, weight_decay, maximize: as in torch.optim.Adam.
+        amsgrad: False.
         decoupled_weight_decay: True: weight decay as in AdamW.
         bias_correction: False disables bias correction, as in apex.
+
+    Raises:
+        RuntimeError: for amsgrad, as in apex, also in a state dict.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedAdam")
-    _largest_algorithm = _C.StepAlgorithm.AMSGRAD
+    _largest_algorithm = _C.StepAlgorithm.ADAM
 
     def __init__(
         self,
@@ -42,8 +46,17 @@ class FusedAdam(FusedOptimizer):
     ) -> None:
         self._init_with(locals())
 
+    def _check_options(self, values: dict[str, Any]) -> None:
+        super()._check_options(values)
+        self.algorithm_of(values)
+
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
-        return _C.StepAlgorithm.AMSGRAD if group.get("amsgrad") else _C.StepAlgorithm.ADAM
+        if group.get("amsgrad"):
+            raise RuntimeError(
+                f"{type(self).__name__}: expected amsgrad to be False, got {group['amsgrad']}; "
+                "torch.optim.Adam and AdamW have it"
+            )
+        return self._largest_algorithm
 
 
 class FusedAdamW(FusedAdam):
@@ -52,9 +65,13 @@ class FusedAdamW(FusedAdam):
 
     Args:
         params, lr, state_dtype, stochastic_rounding: as FusedOptimizer's.
-        betas, eps, weight_decay, amsgrad, maximize: as in torch.optim.AdamW.
+        betas, eps, weight_decay, maximize: as in torch.optim.AdamW.
+        amsgrad: False.
         decoupled_weight_decay: False adds weight decay to the grads, as in Adam.
         bias_correction: False disables bias correction, as in apex.
+
+    Raises:
+        RuntimeError: for amsgrad, as in apex, also in a state dict.
     """
 
     options: _C.OptionTable = _C.OptionTable("FusedAdamW")

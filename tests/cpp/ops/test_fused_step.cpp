@@ -7,10 +7,9 @@ namespace {
 
 using oracle::StepOptions;
 
-const StepAlgorithm kAlgorithms[] = {StepAlgorithm::kAdam,     StepAlgorithm::kAmsGrad,
-                                     StepAlgorithm::kSgd,      StepAlgorithm::kMomentum,
-                                     StepAlgorithm::kNovoGrad, StepAlgorithm::kLambUpdate,
-                                     StepAlgorithm::kLambApply};
+const StepAlgorithm kAlgorithms[] = {StepAlgorithm::kAdam,       StepAlgorithm::kSgd,
+                                     StepAlgorithm::kMomentum,   StepAlgorithm::kNovoGrad,
+                                     StepAlgorithm::kLambUpdate, StepAlgorithm::kLambApply};
 
 /// Groups that use each option of an algorithm alone or with weight decay.
 std::vector<StepOptions> adam_groups() {
@@ -64,7 +63,6 @@ std::vector<StepOptions> lamb_groups() {
 std::vector<StepOptions> groups_of(StepAlgorithm algorithm) {
   switch (algorithm) {
     case StepAlgorithm::kAdam:
-    case StepAlgorithm::kAmsGrad:
       return adam_groups();
     case StepAlgorithm::kSgd:
     case StepAlgorithm::kMomentum:
@@ -140,7 +138,7 @@ TEST_P(FusedStepTest, TakesLearningRatesThatAreTensors) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<at::Device, StepAlgorithm>>& info) {
-  constexpr const char* kNames[] = {"adam",      "ams_grad",    "sgd",       "momentum",
+  constexpr const char* kNames[] = {"adam",      "sgd",         "momentum",
                                     "novo_grad", "lamb_update", "lamb_apply"};
   const auto [device, algorithm] = info.param;
   return (device.is_cuda() ? "cuda_" : "cpu_") + std::string(kNames[static_cast<int>(algorithm)]);

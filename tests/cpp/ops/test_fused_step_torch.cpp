@@ -78,16 +78,6 @@ TEST_P(FusedStepTorchTest, AdamW) {
   expect_same(StepAlgorithm::kAdam, options, adam);
 }
 
-TEST_P(FusedStepTorchTest, AmsGrad) {
-  StepOptions options;
-  options.lr = 0.01;
-  options.beta2 = 0.5;
-  options.decoupled = true;
-  auto theirs = torch::optim::AdamWOptions(0.01).betas({0.9, 0.5}).weight_decay(0).amsgrad(true);
-  torch::optim::AdamW adam(wide_, theirs);
-  expect_same(StepAlgorithm::kAmsGrad, options, adam);
-}
-
 TEST_P(FusedStepTorchTest, Sgd) {
   StepOptions options;
   options.weight_decay = 0.1;

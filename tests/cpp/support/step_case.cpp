@@ -36,7 +36,6 @@ void add_norms(StepScalars& scalars, StepAlgorithm algorithm, int64_t length, at
 bool is_of_squares(StepAlgorithm algorithm, int64_t state) {
   switch (algorithm) {
     case StepAlgorithm::kAdam:
-    case StepAlgorithm::kAmsGrad:
     case StepAlgorithm::kLambUpdate:
       return state > 0;
     default:

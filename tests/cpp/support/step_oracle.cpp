@@ -1,6 +1,5 @@
 #include "step_oracle.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace torchamp::oracle {
@@ -10,14 +9,13 @@ double corrected(double average, double beta, const StepOptions& o, const StepTe
   return o.bias_correction ? average / (1 - std::pow(beta, t.step)) : average;
 }
 
-void adam(const StepOptions& o, const StepTensor& t, StepElement& e, bool keeps_maximum) {
-  auto& [average, squares, maximum] = e.states;
+void adam(const StepOptions& o, const StepTensor& t, StepElement& e) {
+  double &average = e.states[0], &squares = e.states[1];
   if (!o.decoupled) e.grad += o.weight_decay * e.param;
   if (o.decoupled) e.param -= o.lr * o.weight_decay * e.param;
   average = o.beta1 * average + (1 - o.beta1) * e.grad;
   squares = o.beta2 * squares + (1 - o.beta2) * e.grad * e.grad;
-  maximum = std::max(maximum, squares);
-  const double root = std::sqrt(corrected(keeps_maximum ? maximum : squares, o.beta2, o, t));
+  const double root = std::sqrt(corrected(squares, o.beta2, o, t));
   e.param -= o.lr * corrected(average, o.beta1, o, t) / (root + o.eps);
 }
 
@@ -66,7 +64,6 @@ std::vector<double> hyper_row(StepAlgorithm algorithm, const StepOptions& o) {
   std::vector<double> row;
   switch (algorithm) {
     case StepAlgorithm::kAdam:
-    case StepAlgorithm::kAmsGrad:
       row = {o.lr,           o.beta1,           o.beta2,          o.eps,
              o.weight_decay, 1.0 * o.decoupled, 1.0 * o.maximize, 1.0 * o.bias_correction};
       break;
@@ -118,9 +115,7 @@ void step(StepAlgorithm algorithm, const StepOptions& o, const StepTensor& t, St
   if (o.maximize && algorithm != StepAlgorithm::kLambApply) e.grad = -e.grad;
   switch (algorithm) {
     case StepAlgorithm::kAdam:
-      return adam(o, t, e, false);
-    case StepAlgorithm::kAmsGrad:
-      return adam(o, t, e, true);
+      return adam(o, t, e);
     case StepAlgorithm::kSgd:
       return sgd(o, t, e, false);
     case StepAlgorithm::kMomentum:

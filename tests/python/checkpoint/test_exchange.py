@@ -27,7 +27,7 @@ OPTIONS = {
     "Adagrad": {"lr": 0.01},
     "RMSprop": {"lr": 0.01, "momentum": 0.5, "centered": True},
     "FusedSGD": {"lr": 0.125, "momentum": 0.5},
-    "FusedAdam": {"lr": 0.01, "amsgrad": True},
+    "FusedAdam": {"lr": 0.01},
     "FusedAdamW": {"lr": 0.01},
     "FusedNovoGrad": {"lr": 0.01},
     "FusedLAMB": {"lr": 0.01},

@@ -105,7 +105,7 @@ def test_a_crash_tells_its_program_and_event(tmp_path, monkeypatch):
 
 FIRST_HALF = [
     *[scale(0, 1024.0, 1998), backward(1, 0, 1), backward(2, 0, 1, loss=1), step(0), step(1)],
-    *[change("momentum", 0.5), change("amsgrad", True, 1), change("lr", 0.1, 1), zero(0), zero(1)],
+    *[change("momentum", 0.5), change("maximize", True, 1), change("lr", 0.1, 1), zero(0), zero(1)],
     *[overflow(3, 0, 1, loss=1), step(0), step(1), zero(0), zero(1)],
 ]
 SECOND_HALF = [

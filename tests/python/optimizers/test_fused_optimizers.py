@@ -18,9 +18,7 @@ PAIRS = {
     "adam": (optimizers.FusedAdam, torch.optim.Adam, {"lr": 1e-2}),
     "adam_l2": (optimizers.FusedAdam, torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.1}),
     "adam_maximize": (optimizers.FusedAdam, torch.optim.Adam, {"maximize": True, "eps": 1e-3}),
-    "amsgrad": (optimizers.FusedAdam, torch.optim.Adam, {"amsgrad": True, "betas": (0.5, 0.6)}),
     "adamw": (optimizers.FusedAdamW, torch.optim.AdamW, {"lr": 1e-2}),
-    "adamw_amsgrad": (optimizers.FusedAdamW, torch.optim.AdamW, {"amsgrad": True}),
     "sgd": (optimizers.FusedSGD, torch.optim.SGD, {"lr": 0.1}),
     "sgd_l2": (optimizers.FusedSGD, torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1}),
     "momentum": (optimizers.FusedSGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
@@ -37,7 +35,7 @@ PAIRS = {
 }
 OURS = {
     "adam": lambda params: optimizers.FusedAdam(params),
-    "adamw": lambda params: optimizers.FusedAdamW(params, amsgrad=True),
+    "adamw": lambda params: optimizers.FusedAdamW(params),
     "sgd": lambda params: optimizers.FusedSGD(params, 0.1),
     "momentum": lambda params: optimizers.FusedSGD(params, 0.1, 0.9),
     "novograd": lambda params: optimizers.FusedNovoGrad(params),

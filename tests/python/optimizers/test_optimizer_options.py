@@ -109,6 +109,50 @@ def test_tensors_written_to_groups_are_learning_rates_alone(kind):
     assert refusal(train, optimizer, params, 1) == expected
 
 
+@pytest.mark.parametrize("level", ["O0", "O2"])
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_adams_have_no_amsgrad(name, level, tmp_path):
+    """It is refused wherever it comes from, and nothing is changed."""
+
+    def trained(kind, **options):
+        torch.manual_seed(0)
+        model = linear_net()
+        optimizer = kind(model.parameters(), lr=0.1, **options)
+        amp.initialize(model, optimizer, opt_level=level, loss_scale=1.0, verbosity=0)
+        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        return model, optimizer
+
+    kind, of_torch = getattr(optimizers, f"Fused{name}"), getattr(torch.optim, name)
+    model, optimizer = trained(kind)
+    torchs = trained(of_torch, amsgrad=True)
+    amp.save(*torchs, tmp_path / "file")
+    before = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    added = {"params": [nn.Parameter(torch.ones(2))], "amsgrad": True}
+    for refuse in (
+        lambda: kind(make_params("cpu"), amsgrad=True),
+        lambda: optimizer.add_param_group(added),
+        lambda: optimizer.load_state_dict(torchs[1].state_dict()),
+        lambda: amp.load(model, optimizer, tmp_path / "file"),
+    ):
+        with pytest.raises(RuntimeError) as refused:
+            refuse()
+        assert str(refused.value) in (
+            f"Fused{name}: expected amsgrad to be False, got True; torch.optim.Adam and AdamW have "
+            "it",
+            "amp.load: expected optimizers[0].param_groups[0].amsgrad of the checkpoint to be "
+            "False, since torch.optim.Adam and AdamW alone have it, got True",
+        )
+        after = [model.state_dict(), optimizer.state_dict()]
+        torch.testing.assert_close(after, before, rtol=0, atol=0)
+    loss_of(model).backward()
+    optimizer.param_groups[0]["amsgrad"] = True
+    with pytest.raises(RuntimeError, match=f"^Fused{name}: expected amsgrad to be False, got True"):
+        optimizer.step()
+    torch.testing.assert_close(model.state_dict(), before[0], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     "kind", [optimizers.FusedAdam, optimizers.FusedAdamW, optimizers.FusedLAMB]
 )

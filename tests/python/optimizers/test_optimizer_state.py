@@ -177,17 +177,6 @@ def test_a_popped_momentum_starts_from_the_next_grad(level):
     assert_close(*runs)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_amsgrad_switched_on_keeps_the_moments(level):
-    runs = [Run(make["adam"], level).train(3) for make in (FUSED, TORCH)]
-    for entry in runs[1].optimizer.state.values():
-        entry["max_exp_avg_sq"] = torch.zeros_like(entry["exp_avg_sq"])
-    for run in runs:
-        run.optimizer.param_groups[0]["amsgrad"] = True
-        run.train(3)
-    assert_close(*runs)
-
-
 def test_changes_count_in_a_state_dict_too():
     run = Run(FUSED["adam"], "O0").train(2)
     run.optimizer.state.clear()

@@ -140,7 +140,6 @@ REFUSED["deferral_after_a_load"] = [7]
 
 #: An option that chooses an optimizer's algorithm, and its values in turn.
 CHANGES: dict[str, tuple[str, list]] = {
-    "FusedAdam": ("amsgrad", [False, True, False, True]),
     "FusedSGD": ("momentum", [0.0, 0.5, 0.0, 0.875]),
     "SGD": ("momentum", [0.0, 0.5, 0.0, 0.875]),
 }
@@ -205,9 +204,8 @@ def programs_at(level: str) -> Iterator[tuple[str, Program]]:
         events = simple_loop(is_scaled)
         loop = program(level, (kind, INNER + LAST), events=events, loss_scale=loss_scale)
         yield f"simple_loop-{level}-{kind}", loop
-    for kind in ("SGD", "FusedSGD", "FusedAdam"):
-        tables = {"changed_algorithm": changed_algorithm(kind)}
-        for name, events in {**tables, **(OF_ONE if "SGD" in kind else {})}.items():
+    for kind in ("SGD", "FusedSGD"):
+        for name, events in {"changed_algorithm": changed_algorithm(kind), **OF_ONE}.items():
             yield f"{name}-{level}-{kind}", program(level, (kind, INNER + LAST), events=events)
     for one, other in (("SGD", "SGD"), ("FusedSGD", "FusedAdam")):
         for name, events in (

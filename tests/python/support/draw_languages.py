@@ -34,12 +34,10 @@ LIBTORCH: dict[str, dict[str, list]] = {
 STORAGE = {"state_dtype": [None] * 9 + [torch.bfloat16]}
 FUSED: dict[str, dict[str, list]] = {
     "FusedSGD": {**STORAGE, "momentum": [0.0, 0.875]},
-    "FusedAdam": {**STORAGE, "amsgrad": [False, True]},
-    **dict.fromkeys(("FusedAdamW", "FusedNovoGrad", "FusedLAMB"), STORAGE),
+    **dict.fromkeys(("FusedAdam", "FusedAdamW", "FusedNovoGrad", "FusedLAMB"), STORAGE),
 }
 #: Options that choose an algorithm.
 CHANGES = {
-    "FusedAdam": ("amsgrad", [False, True]),
     "FusedSGD": ("momentum", [0.0, 0.5]),
     "SGD": ("momentum", [0.0, 0.5]),
 }

@@ -51,8 +51,8 @@ def _adagrad_steps_added_params() -> bool:
 
 IN_TORCHAMP: dict[str, dict[str, list]] = {
     "FusedSGD": {**COMMON, **MOMENTUM, **TENSOR_LR},
-    "FusedAdam": {**COMMON, **BETAS, **EPS, **TENSOR_LR, "amsgrad": [False, True]},
-    "FusedAdamW": {**COMMON, **BETAS, **EPS, **TENSOR_LR, "amsgrad": [False, True]},
+    "FusedAdam": {**COMMON, **BETAS, **EPS, **TENSOR_LR},
+    "FusedAdamW": {**COMMON, **BETAS, **EPS, **TENSOR_LR},
     "FusedNovoGrad": {**COMMON, **BETAS, **EPS},
     "FusedLAMB": {**COMMON, **BETAS, **EPS},
 }

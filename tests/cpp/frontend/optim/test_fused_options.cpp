@@ -74,8 +74,6 @@ TEST(FusedOptionsTest, DefaultsAreThoseOfPython) {
 }
 
 TEST(FusedOptionsTest, TheAlgorithmFollowsFromTheOptions) {
-  EXPECT_EQ(FusedAdamOptions().algorithm(), StepAlgorithm::kAdam);
-  EXPECT_EQ(FusedAdamOptions().amsgrad(true).algorithm(), StepAlgorithm::kAmsGrad);
   EXPECT_EQ(FusedSGDOptions(0.1).algorithm(), StepAlgorithm::kSgd);
   EXPECT_EQ(FusedSGDOptions(0.1).momentum(0.1).algorithm(), StepAlgorithm::kMomentum);
 }
@@ -83,7 +81,6 @@ TEST(FusedOptionsTest, TheAlgorithmFollowsFromTheOptions) {
 TEST(FusedOptionsTest, AreEqualWhereEveryOptionIs) {
   EXPECT_TRUE(FusedAdamOptions(0.1).eps(0.2) == FusedAdamOptions(0.1).eps(0.2));
   EXPECT_FALSE(FusedAdamOptions(0.1).eps(0.2) == FusedAdamOptions(0.1).eps(0.3));
-  EXPECT_FALSE(FusedAdamOptions().amsgrad(true) == FusedAdamOptions());
   EXPECT_FALSE(FusedSGDOptions(0.1) == FusedAdamOptions(0.1));
 }
 

@@ -1,3 +1,4 @@
+#include <torch/optim/adam.h>
 #include <torch/optim/serialize.h>
 #include <torch/serialize/archive.h>
 #include <torchamp/optim/adam.h>
@@ -152,6 +153,13 @@ TEST_P(WrongFileTest, OfALamb) {
   EXPECT_EQ(message_of_loading(saved(optim::FusedLAMB(others_))),
             "FusedAdam: expected the file's options to contain \"amsgrad\", but it is missing: "
             "another kind of optimizer wrote it");
+}
+
+TEST_P(WrongFileTest, OfAdamWithAmsGrad) {
+  const auto with = torch::optim::AdamOptions().amsgrad(true);
+  EXPECT_EQ(message_of_loading(saved(torch::optim::Adam(others_, with))),
+            "FusedAdam: expected amsgrad to be false, got true; torch::optim::Adam and AdamW have "
+            "it");
 }
 
 TEST_P(WrongFileTest, OfMoreGroups) {

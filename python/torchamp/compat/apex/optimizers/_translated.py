@@ -107,5 +107,5 @@ def refuse_amsgrad(optimizer: FusedOptimizer, amsgrad: bool) -> None:
     if amsgrad:
         raise RuntimeError(
             f"{type(optimizer).__name__}: expected amsgrad to be False, as in apex, got True; "
-            "torchamp.optimizers.FusedAdam and FusedAdamW have it"
+            "torch.optim.Adam and AdamW have it"
         )

@@ -11,7 +11,6 @@ import torch
 from torchamp import optimizers
 from torchamp.compat import amp_C
 from torchamp.compat.apex.optimizers._counts import CountsByGroup
-from torchamp.compat.apex.optimizers._translated import refuse_amsgrad
 
 __all__ = ["FusedAdam"]
 
@@ -41,7 +40,6 @@ class FusedAdam(CountsByGroup, optimizers.FusedAdam):
         capturable: bool = False,
         master_weights: bool = False,
     ) -> None:
-        refuse_amsgrad(self, amsgrad)
         if master_weights:
             raise RuntimeError(
                 f"FusedAdam: expected master_weights to be False, got {master_weights!r}; use "
@@ -53,6 +51,7 @@ class FusedAdam(CountsByGroup, optimizers.FusedAdam):
             betas,
             eps,
             weight_decay,
+            amsgrad,
             decoupled_weight_decay=bool(adam_w_mode),
             bias_correction=bool(bias_correction),
         )
