@@ -39,6 +39,7 @@ Leaves state_in(const std::string& path) {
   add_leaves(checkpoint.at("models"), "models", leaves);
   add_leaves(only(checkpoint, "optimizers").at("state"), "state", leaves);
   add_leaves(checkpoint.at("loss_scalers"), "loss_scalers", leaves);
+  leaves.erase("loss_scalers..hysteresis_tracker");  // that commit's alone
   return leaves;
 }
 
