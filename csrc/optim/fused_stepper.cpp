@@ -48,9 +48,8 @@ FusedStepper::FusedStepper(StepAlgorithm algorithm, std::vector<Tensor> params,
                            std::vector<int64_t> groups, Storage storage)
     : algorithm_(algorithm),
       storage_(storage),
-      kept_states_(static_cast<int64_t>(state_names(algorithm).size())),
       params_(std::move(params)),
-      states_(kept_states_ * params_.size()),
+      states_(state_names(algorithm).size() * params_.size()),
       has_states_(params_.size()),
       known_(std::make_shared<KnownTensors>()) {
   known_->resize(states_.size() + 2 * params_.size());
@@ -74,9 +73,17 @@ at::ScalarType FusedStepper::state_type(const Tensor& param) const {
   return param.scalar_type() == at::kDouble ? at::kDouble : storage_.state_dtype;
 }
 
+int64_t FusedStepper::kept_states() const {
+  return params_.empty() ? 0 : static_cast<int64_t>(states_.size() / params_.size());
+}
+
+bool FusedStepper::joins_norms() const {
+  return algorithm_ == StepAlgorithm::kLambUpdate && hyper_.has(kMaxGradNorm);
+}
+
 std::vector<Tensor> FusedStepper::states(size_t i) const {
   std::vector<Tensor> found;
-  for (int64_t s = 0; s < kept_states_; ++s) found.push_back(states_[s * params_.size() + i]);
+  for (int64_t s = 0; s < kept_states(); ++s) found.push_back(states_[s * params_.size() + i]);
   if (!found.empty() && !found.front().defined()) found.clear();
   return found;
 }
@@ -91,8 +98,8 @@ Tensor FusedStepper::norm_average(size_t i) const {
 
 void FusedStepper::set_state(size_t i, const std::vector<Tensor>& states, const Tensor& step_count,
                              const Tensor& norm_average) {
-  TORCH_CHECK_VALUE(static_cast<int64_t>(states.size()) == kept_states_,
-                    "FusedStepper::set_state: expected ", kept_states_, " states, got ",
+  TORCH_CHECK_VALUE(static_cast<int64_t>(states.size()) == kept_states(),
+                    "FusedStepper::set_state: expected ", kept_states(), " states, got ",
                     states.size());
   at::NoGradGuard no_grad;
   const Tensor& param = params_[i];
@@ -108,33 +115,11 @@ void FusedStepper::set_state(size_t i, const std::vector<Tensor>& states, const 
   }
 }
 
-void FusedStepper::set_hyper(const std::vector<Row>& rows) {
-  lrs_.assign(rows.size(), Tensor());
-  if (rows == rows_) return;
-  rows_ = rows;
-  clips_ = algorithm_ == StepAlgorithm::kLambUpdate &&
-           std::any_of(rows.begin(), rows.end(),
-                       [](const Row& row) { return row[kMaxGradNorm] != 0.0; });
-  hyper_ = at::empty({static_cast<int64_t>(rows.size()), kHyperparameters}, at::kDouble);
-  std::copy_n(rows.front().data(), hyper_.numel(), hyper_.mutable_data_ptr<double>());
-}
-
-void FusedStepper::set_lr(int64_t group, const Tensor& lr) {
-  if (lr.is_cpu() && !steps_.is_cpu()) {
-    rows_[group][0] = lr.item<double>();
-    hyper_.mutable_data_ptr<double>()[group * kHyperparameters] = rows_[group][0];
-    return;
-  }
-  const bool is_float = lr.scalar_type() == at::kFloat || lr.scalar_type() == at::kDouble;
-  lrs_[group] = lr.to(steps_.device(), is_float ? lr.scalar_type() : at::kDouble,
-                      /*non_blocking=*/true);
-}
-
 /// The parameters that have a grad for the first time, and need states: for stochastic rounding the
 /// count of steps, by which chance is drawn.
 std::vector<size_t> FusedStepper::without_states(const Lists& lists) const {
   std::vector<size_t> found;
-  const bool keep_states = kept_states_ > 0 || storage_.stochastic_rounding;
+  const bool keep_states = kept_states() > 0 || storage_.stochastic_rounding;
   for (size_t i = 0; keep_states && i < params_.size(); ++i) {
     if (lists.grads[i].defined() && !has_states_[i]) found.push_back(i);
   }
@@ -155,7 +140,7 @@ void FusedStepper::make_states(const Lists& lists) {
   const OutsideCapture outside(steps_.device());
   for (const size_t i : fresh) {
     const auto dtype = state_type(params_[i]);
-    for (int64_t s = 0; s < kept_states_; ++s) {
+    for (int64_t s = 0; s < kept_states(); ++s) {
       states_[s * params_.size() + i] = outside.kept(at::zeros_like(params_[i], dtype));
     }
     has_states_[i] = true;
@@ -164,11 +149,11 @@ void FusedStepper::make_states(const Lists& lists) {
 }
 
 StepScalars FusedStepper::scalars(const StepInputs& step) const {
-  StepScalars scalars{steps_, hyper_, groups_, step.grad_factor, step.skip};
+  StepScalars scalars{steps_, hyper_.rows(), groups_, step.grad_factor, step.skip};
   if (norm_averages_.defined()) scalars.norm_averages = norm_averages_;
   scalars.stochastic_rounding = storage_.stochastic_rounding;
   scalars.ticket = ticket_;
-  scalars.lrs = lrs_;
+  scalars.lrs = hyper_.lrs();
   return scalars;
 }
 
@@ -223,7 +208,7 @@ Tensor FusedStepper::norms_of_grads(const Lists& lists, const StepInputs& step) 
 
 void FusedStepper::step_lamb(const Lists& lists, const StepInputs& step) {
   StepScalars scalars = this->scalars(step);
-  if (clips_) {
+  if (joins_norms()) {
     const Tensor norm = multiplied(std::get<0>(ops::l2norm(lists.grads)), step.grad_factor);
     scalars.update_norms = norm.expand_as(steps_).contiguous();
   }

@@ -3,10 +3,11 @@
 
 #include <torchamp/fused_step.h>
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
+
+#include "optim/step_hyper.h"
 
 namespace torchamp {
 /// @addtogroup fused
@@ -16,8 +17,7 @@ namespace torchamp {
 /// those of all groups. States are created when a parameter first has a grad.
 class TORCHAMP_API FusedStepper {
  public:
-  /// A group's hyperparameters: the columns of fused_step, the rest zeros.
-  using Row = std::array<double, kHyperparameters>;
+  using Row = StepHyper::Row;
 
   /// Arguments of one step.
   struct StepInputs {
@@ -59,16 +59,16 @@ class TORCHAMP_API FusedStepper {
                  const at::Tensor& norm_average = {});
 
   /// One row per group; discards the learning rates that set_lr() has set.
-  void set_hyper(const std::vector<Row>& rows);
+  void set_hyper(const std::vector<Row>& rows) { hyper_.set(rows); }
   /// Makes a scalar tensor a group's learning rate. A float32 or float64 one on the parameters'
   /// device is read when a step runs, also in a captured graph; one on the CPU is read now.
-  void set_lr(int64_t group, const at::Tensor& lr);
+  void set_lr(int64_t group, const at::Tensor& lr) { hyper_.set_lr(group, lr, steps_.device()); }
 
   /// The parameters whose states were created since clear_new_states().
   const std::vector<int64_t>& new_states() const { return new_states_; }
   void clear_new_states() { new_states_.clear(); }
   /// Whether a parameter's step depends on the total norm of all grads.
-  bool joins_norms() const { return clips_; }
+  bool joins_norms() const;
   /// Steps the parameters by their own grads, and leaves these multiplied by grad_factor.
   void step(const StepInputs& step);
   /// Steps the parameters by the grads of `lists`.
@@ -79,6 +79,7 @@ class TORCHAMP_API FusedStepper {
   std::vector<size_t> without_states(const Lists& lists) const;
   void make_states(const Lists& lists);
   StepScalars scalars(const StepInputs& step) const;
+  int64_t kept_states() const;
   at::ScalarType state_type(const at::Tensor& param) const;
   StepLists step_lists(const Lists& lists) const;
   void count_empty(const Lists& lists, const StepInputs& step);
@@ -88,18 +89,14 @@ class TORCHAMP_API FusedStepper {
 
   StepAlgorithm algorithm_;
   Storage storage_;
-  int64_t kept_states_;
-  bool clips_ = false;  ///< some group of LAMB has a max_grad_norm
   std::vector<at::Tensor> params_;
   std::vector<at::Tensor> states_;  ///< flat, as in StepLists
   std::vector<bool> has_states_;    ///< of params_: they were made, or set
   std::shared_ptr<KnownTensors> known_;
   std::vector<int64_t> new_states_;
-  std::vector<Row> rows_;
   at::Tensor steps_;
   at::Tensor groups_;
-  at::Tensor hyper_;             ///< rows_, on the CPU
-  std::vector<at::Tensor> lrs_;  ///< as in StepScalars
+  StepHyper hyper_;
   at::Tensor norm_averages_;
   at::Tensor ticket_;
 };

@@ -91,7 +91,7 @@ void run(const std::vector<std::string>& arguments) {
   if (arguments.at(2) != "-") extra = torchamp::load(amped, arguments.at(2));
   if (extra.count("rng") != 0) {
     at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-    generator.set_state(extra.at("rng").toGenericDict().at("torch").toTensor());
+    generator.set_state(extra.at("rng").toTensor());
     extra["drawn"] = at::rand({8});
     extra["cpp_rng"] = generator.get_state();
   }

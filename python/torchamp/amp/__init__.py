@@ -35,7 +35,6 @@ from torchamp.amp._autocast import (
     register_half_function,
     register_promote_function,
 )
-from torchamp.amp._checkpoint import get_rng_state, set_rng_state
 from torchamp.amp._clip import clip_grad_norm_, clip_grad_value_
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._inference import AveragedModel, cast_for_inference
@@ -67,7 +66,6 @@ __all__ = [
     "finish",
     "float_function",
     "fsdp_policy",
-    "get_rng_state",
     "half_function",
     "initialize",
     "load",
@@ -86,7 +84,6 @@ __all__ = [
     "scale",
     "scale_loss",
     "set_policy",
-    "set_rng_state",
     "state_dict",
     "telemetry",
     "trace_overflow",

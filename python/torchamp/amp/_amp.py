@@ -385,7 +385,7 @@ def save(
     """Writes models in float32, the optimizers' options and states, loss scalers, level and
     `extra`, which C++ reads too. Waits for the device::
 
-        extra = {"scheduler": scheduler.state_dict(), "epoch": epoch, "rng": amp.get_rng_state()}
+        extra = {"scheduler": scheduler.state_dict(), "epoch": epoch, "rng": torch.get_rng_state()}
         amp.save(model, optimizer, "run.pt", extra)
 
     Args:
@@ -416,7 +416,7 @@ def load(
 
         extra = amp.load(model, optimizer, "run.pt")
         scheduler.load_state_dict(extra["scheduler"])
-        amp.set_rng_state(extra["rng"])
+        torch.set_rng_state(extra["rng"])
 
     Args:
         models: as for save.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -90,26 +90,18 @@ class GradScaler(torch.amp.GradScaler):
         return "on the device" if is_captured else f"{self.get_scale():g}"
 
     def scale(self, outputs: Any) -> Any:
-        """Returns `outputs`, a floating tensor or a nested structure of them, times the scale.
-        Lists, tuples and named tuples keep their type, mappings become dicts, other iterables map
-        objects.
+        """Returns `outputs`, a floating tensor, in float32, or lists and tuples of such, times the
+        scale.
 
         Raises:
-            ValueError: for anything else.
+            TypeError: for anything else.
         """
         if not self._enabled:
             return outputs
-        if isinstance(outputs, torch.Tensor):
-            is_low = outputs.dtype in LOW_PRECISION
-            return super().scale(outputs.float() if is_low else outputs)
-        if isinstance(outputs, Mapping):
-            return {key: self.scale(output) for key, output in outputs.items()}
-        if isinstance(outputs, Iterable) and not isinstance(outputs, (str, bytes)):
-            return _like(outputs, map(self.scale, outputs))
-        raise ValueError(
-            "scale: expected outputs to be a tensor or a nested structure of tensors, got "
-            f"{type(outputs).__name__}"
-        )
+        is_taken = isinstance(outputs, (torch.Tensor, list, tuple))
+        expect(is_taken, "scale", "outputs", "a tensor or a list of such", outputs)
+        is_low = isinstance(outputs, torch.Tensor) and outputs.dtype in LOW_PRECISION
+        return super().scale(outputs.float() if is_low else outputs)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divides the grads of the optimizer's parameters by the scale, in place, and checks them.
@@ -272,12 +264,6 @@ class GradScaler(torch.amp.GradScaler):
         for name in ("_agreement", "_groups"):
             state.pop(name, None)  # of this process
         return state
-
-
-def _like(outputs: Iterable, scaled: Iterator) -> Iterable:
-    if hasattr(outputs, "_fields"):
-        return type(outputs)(*scaled)
-    return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
 
 
 def _check_arguments(device: Any, init_scale: Any) -> None:

@@ -721,10 +721,6 @@ VALUE_ERRORS = (
         clip(-1.0, amp.clip_grad_value_),
         "clip_grad_value_: expected clip_value to be at least 0, got -1.0",
     ),
-    (
-        lambda: amp.GradScaler("cpu").scale("loss"),
-        "scale: expected outputs to be a tensor or a nested structure of tensors, got str",
-    ),
     (option("min_loss_scale", 2.0**25), f"{LIMITS} 3.35544e+07 and 1.67772e+07"),
     (
         lambda: amp.GradScaler("gpu"),
@@ -764,6 +760,10 @@ VALUE_ERRORS = (
     ),
 )
 TYPE_ERRORS = (
+    (
+        lambda: amp.GradScaler("cpu").scale("loss"),
+        "scale: expected outputs to be a tensor or a list of such, got str",
+    ),
     (clip("1"), "clip_grad_norm_: expected max_norm to be a number, got a str"),
     (
         in_training(lambda net, optimizer: amp.scale_loss(loss_of(net), optimizer, loss_id="0")),

@@ -162,7 +162,7 @@ def test_extra_passes_through_both_languages(tmp_path):
         "none": None,
         "pair": (True, [1, 2]),
         "nested": {"deep": {7: "by number"}},
-        "rng": amp.get_rng_state(),
+        "rng": torch.get_rng_state(),
     }
     amp.save(model, optimizer, tmp_path / "once", extra)
     drawn, state = torch.rand(8), torch.get_rng_state()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pathlib
-import random
 import re
 
 import pytest
@@ -93,41 +92,3 @@ def test_a_file_whose_extra_is_no_dict():
     message = "amp.load: expected extra of the checkpoint to be a dict, got [1]"
     with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
         amp.load(*initialized("O2"), wrong)
-
-
-def drawn() -> tuple:
-    numpy = pytest.importorskip("numpy")
-    return torch.rand(3).tolist(), random.gauss(0, 1), random.random(), numpy.random.normal()
-
-
-def test_the_state_of_random_numbers():
-    """Python's and NumPy's gauss keep a second number back."""
-    drawn()
-    state = amp.get_rng_state()
-    first = [drawn() for _ in range(3)]
-    amp.set_rng_state(saved_and_loaded({"rng": state})["rng"])
-    assert [drawn() for _ in range(3)] == first
-
-
-def test_other_generators_stay_as_they_are():
-    state = {"torch": torch.get_rng_state()}
-    before = random.getstate()
-    amp.set_rng_state(state)
-    assert random.getstate() == before
-
-
-def test_states_of_other_machines():
-    message = (
-        "set_rng_state: expected state to be what get_rng_state returned, got {}",
-        "set_rng_state: expected the states of {} CUDA devices, got those of {}; remove 'cuda' "
-        "from the state to go on with other random numbers",
-    )
-    for wrong, what in ((None, "a NoneType"), ({}, "a dict"), ({"torch": 1}, "a dict")):
-        with pytest.raises(TypeError, match=f"^{re.escape(message[0].format(what))}$"):
-            amp.set_rng_state(wrong)
-    before = torch.get_rng_state()
-    here = torch.cuda.device_count()
-    state = {"torch": torch.zeros_like(before), "cuda": [before] * (here + 1)}
-    with pytest.raises(ValueError, match=f"^{re.escape(message[1].format(here, here + 1))}$"):
-        amp.set_rng_state(state)
-    assert torch.equal(torch.get_rng_state(), before)

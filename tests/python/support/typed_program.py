@@ -80,7 +80,7 @@ def main() -> None:
     counts: amp.Telemetry = amp.telemetry(optimizer)
     steps: int = counts.steps
     saved: int = amp.report(model, optimizer, x).saved_bytes
-    amp.save(model, optimizer, "run.pt", {"steps": steps, "rng": amp.get_rng_state()})
+    amp.save(model, optimizer, "run.pt", {"steps": steps, "rng": torch.get_rng_state()})
     loaded: int = amp.load(model, optimizer, "run.pt")["steps"]
     print(level, norm > 0, loaded, saved != 0, step_without_initialize(x).get_scale())
     print(verdict.fits, len(trace.origins))
