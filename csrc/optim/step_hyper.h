@@ -9,7 +9,7 @@
 namespace torchamp {
 
 /// A row per group, and the learning rates that are tensors.
-class StepHyper {
+class TORCHAMP_API StepHyper {
  public:
   /// The columns of fused_step, the rest zeros.
   using Row = std::array<double, kHyperparameters>;
