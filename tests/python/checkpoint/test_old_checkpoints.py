@@ -37,7 +37,9 @@ def test_its_state(language, level, name):
     states = optimizer.state_dict()["state"]
     assert changed(flat(saved["optimizers"][0]["state"]), flat(states)) == set()
     again = torch.load(file_by(lambda file: amp.save(model, optimizer, file)), weights_only=True)
-    assert again["loss_scalers"] == saved["loss_scalers"]
+    (scaler,) = saved["loss_scalers"]
+    del scaler["hysteresis_tracker"]  # that commit's alone
+    assert again["loss_scalers"] == [scaler]
     assert changed(saved["models"][0], again["models"][0]) == set()
 
 
