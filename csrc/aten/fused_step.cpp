@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "aten/rounding.h"
 
@@ -149,6 +150,8 @@ Tensor on_device(const StepScalars& scalars) {
 
 template <class Rule>
 class Step {
+  using HyperOfRule = typename Rule::template HyperOf<Tensor>;
+
  public:
   Step(const StepLists& lists, const StepScalars& scalars)
       : lists_(lists), scalars_(scalars), rows_(on_device(scalars)) {
@@ -202,14 +205,17 @@ class Step {
     return std::find(lists_.unscaled.begin(), lists_.unscaled.end(), i) != lists_.unscaled.end();
   }
 
+  template <size_t... kColumn>
+  static HyperOfRule named(const std::vector<Tensor>& row, std::index_sequence<kColumn...>) {
+    return {row[kColumn]...};
+  }
+
   /// The row of position i, by name.
-  typename Rule::template HyperOf<Tensor> hyper_of(int64_t i) const {
-    typename Rule::template HyperOf<Tensor> hyper;
-    constexpr size_t kColumns = sizeof(hyper) / sizeof(Tensor);
-    static_assert(kColumns * sizeof(double) == sizeof(typename Rule::Hyper));
+  HyperOfRule hyper_of(int64_t i) const {
+    constexpr size_t kColumns = sizeof(typename Rule::Hyper) / sizeof(double);
     const int64_t group = scalars_.groups.const_data_ptr<int32_t>()[i];
     const std::vector<Tensor> row = rows_.select(0, group).unbind();
-    std::copy_n(row.begin(), kColumns, reinterpret_cast<Tensor*>(&hyper));
+    HyperOfRule hyper = named(row, std::make_index_sequence<kColumns>());
     if (!scalars_.lrs.empty() && scalars_.lrs[group].defined()) {
       hyper.lr = scalars_.lrs[group].to(at::kDouble).reshape({});
     }
