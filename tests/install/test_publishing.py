@@ -419,3 +419,10 @@ def test_make_wheel(
         ] == []
     code = "import torchamp; print(torchamp.__version__)"
     assert environment.call("python", "-c", code).stdout == f"{VERSION}+torch{TORCH_MINOR}\n"
+
+
+def test_a_build_among_the_sources_is_refused(tmp_path: pathlib.Path) -> None:
+    shutil.copy(ROOT / "CMakeLists.txt", tmp_path)
+    done = subprocess.run(["cmake", "."], cwd=tmp_path, capture_output=True, text=True)
+    expected = "torchamp: expected a build folder of its own, as in cmake -B build, got that of "
+    assert done.returncode != 0 and expected + "the sources" in " ".join(done.stderr.split())
