@@ -56,7 +56,7 @@ def test_delayed_unscaling_leaves_scaler_and_masters_alone():
     model, optimizer = initialized("O2", linear_net())
     with overflow_at(model[0].weight):
         backward(model, optimizer, delay_unscale=True)
-    assert scaler_of(optimizer).state() == (2.0**16, 0, 1)
+    assert scaler_of(optimizer).state() == (2.0**16, 0)
     assert all(p.grad is None for p in amp.master_params(optimizer))
     with pytest.raises(RuntimeError, match="step: expected unscaled grads"):
         optimizer.step()
