@@ -762,7 +762,7 @@ VALUE_ERRORS = (
 TYPE_ERRORS = (
     (
         lambda: amp.GradScaler("cpu").scale("loss"),
-        "scale: expected outputs to be a tensor or a list of such, got str",
+        "scale: expected outputs to be a tensor or a list of such, got a str",
     ),
     (clip("1"), "clip_grad_norm_: expected max_norm to be a number, got a str"),
     (
