@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 12> kNoKernel{
     "supports floating point, complex, and integer tensors",
 };
 
-constexpr std::array<std::string_view, 20> kMixed{
+constexpr std::array<std::string_view, 21> kMixed{
     "same dtype",
     "same scalar type",
     "expected scalar type",
@@ -43,6 +43,7 @@ constexpr std::array<std::string_view, 20> kMixed{
     "bias type (",
     "does not match input dtype",
     "does not match weight dtype",
+    "input must have the type",
     "Type promoting not supported",
     "with different dtypes",
     "dtypes must be the same",

@@ -99,6 +99,11 @@ void bind_lists(pybind11::module_& module) {
       pybind11::arg("tensor"),
       "Whether its elements are in a storage of its own, wherever that is.");
   module.def("drop_grads", &drop_grads, pybind11::arg("params"), "Each one's grad becomes None.");
+  module.def(
+      "set_grad",
+      [](const at::Tensor& param, const at::Tensor& grad) { param.mutable_grad() = grad; },
+      pybind11::arg("param"), pybind11::arg("grad"),
+      "Of any dtype: torch before 2.11 refuses to assign one of another.");
 }
 
 }  // namespace torchamp::python

@@ -151,7 +151,7 @@ def let_models_be_exported() -> None:
         try:
             return describe(self, t, **options)
         finally:
-            t.grad = grad
+            _C.set_grad(t, grad)
 
     without_wide_grad.is_torchamps = True  # type: ignore[attr-defined]
     describer.describe_tensor = without_wide_grad

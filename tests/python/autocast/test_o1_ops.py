@@ -109,11 +109,11 @@ def assert_equal(actual, expected) -> None:
 
 @contextlib.contextmanager
 def skipped_without_a_driver():
-    """For fake convolutions in bfloat16, torch 2.6 to 2.9 ask the driver."""
+    """torch 2.6 to 2.9 ask the driver for fake convolutions in bfloat16, torch 2.6 for FFTs."""
     try:
         yield
     except RuntimeError as error:
-        if "CUDA driver version is insufficient" in str(error):
+        if re.search("CUDA driver version is insufficient|no NVIDIA driver", str(error)):
             pytest.skip("this torch fakes it only with a driver")
         raise
 
@@ -185,9 +185,9 @@ def test_the_cpu_has_a_rule_for_each_op_that_cuda_has_one_for():
 #: or torch casts what they call.
 IN_16_BITS_ON_CUDA = (
     *("_addmm_activation", "_grid_sampler_2d_cpu_fallback", "_native_multi_head_attention"),
-    *("adaptive_", "cat", "fake_quantize", "fractional_max_pool", "grid_sampler", "max_pool3d"),
-    *("max_unpool", "mkldnn_rnn_layer", "multilabel_margin_loss_forward", "reflection_pad"),
-    *("replication_pad", "stack", "trace"),
+    *("adaptive_", "cat", "fake_quantize", "fractional_max_pool", "grid_sampler"),
+    *("index_copy.dimname", "max_pool3d", "max_unpool", "mkldnn_rnn_layer"),
+    *("multilabel_margin_loss_forward", "reflection_pad", "replication_pad", "stack", "trace"),
 )
 
 

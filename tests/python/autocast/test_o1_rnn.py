@@ -122,7 +122,7 @@ def test_bfloat16_weights_are_flattened_where_cudnn_takes_them(monkeypatch):
     given = []
     monkeypatch.setattr(torch, "cudnn_is_acceptable", lambda weight: True)
     monkeypatch.setattr(torch, "_cudnn_rnn_flatten_weight", lambda *args: given.append(args))
-    monkeypatch.setattr(torch.backends.cudnn.rnn, "get_cudnn_mode", lambda mode: mode)
+    monkeypatch.setattr("torch.backends.cudnn.rnn.get_cudnn_mode", lambda mode: mode)
     layer = nn.LSTM(4, 6, num_layers=2, bidirectional=True, proj_size=3)
     model, _ = initialized("O5", layer)
     weights, *sizes = given.pop()

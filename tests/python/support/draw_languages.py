@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from draw_structure import TAKES_WIDE_GRADS
 from fuzz_draw import WEIGHTS, Draw
 from fuzz_events import Event, Program, Recipe, Setup
 from mirror import Mirror
@@ -172,6 +173,7 @@ class LanguagesDraw(Draw):
     def edit_grad(self) -> dict[str, Any]:
         args = {**super().edit_grad(), "how": self.chance.choice(["negate", "data", "replace"])}
         require(args["how"] != "data" or not self.is_lazy(), "scaled grads")
+        require(args["how"] != "replace" or TAKES_WIDE_GRADS, "a grad of another dtype")
         return args
 
     def is_lazy(self) -> bool:

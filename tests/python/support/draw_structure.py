@@ -6,9 +6,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from fuzz_events import PARTS, Recipe
 from mirror import Mirror
 from mirror_state import CASTS, Param
+
+#: Whether Python can assign a grad of another dtype than the parameter's.
+TAKES_WIDE_GRADS = hasattr(torch.Tensor, "grad_dtype")
 
 
 class StructureDraw:
@@ -24,7 +28,8 @@ class StructureDraw:
 
     def assign(self) -> dict[str, Any]:
         args = {"param": self.param(), "seed": self.seed()}
-        return {**args, "wide": True} if self.chance.random() < 0.3 else args
+        is_wide = self.chance.random() < 0.3 and TAKES_WIDE_GRADS
+        return {**args, "wide": True} if is_wide else args
 
     def edit_grad(self) -> dict[str, Any]:
         return {"param": self.param(), "how": self.chance.choice(["negate", "fill", "data"])}
