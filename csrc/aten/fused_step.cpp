@@ -1,6 +1,5 @@
 #include "aten/fused_step.h"
 
-#include <ATen/ops/addcdiv.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>

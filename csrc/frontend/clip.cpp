@@ -24,13 +24,9 @@ void check_arguments(const char* function, const std::vector<Optimizer>& optimiz
 
 /// Whether training is the program's own: clipping is LibTorch's there, to the last bit.
 bool is_plain(const Optimizer& optimizer) {
-  if (!optimizer.amp()->enabled()) return true;
   const Properties& properties = optimizer.amp()->properties();
-  return properties.opt_level == OptLevel::O0 && properties.loss_scale.fixed == 1.0;
-}
-
-bool are_plain(const std::vector<Optimizer>& optimizers) {
-  return std::all_of(optimizers.begin(), optimizers.end(), is_plain);
+  return !optimizer.amp()->enabled() ||
+         (properties.opt_level == OptLevel::O0 && properties.loss_scale.fixed == 1.0);
 }
 
 /// Each once.
@@ -45,11 +41,18 @@ std::vector<Tensor> all_params_of(const std::vector<Optimizer>& optimizers) {
   return params;
 }
 
-std::vector<core::OptimizerState*> states_of(const std::vector<Optimizer>& optimizers) {
+/// Each once; none where amp is not enabled. Throws for handles that were released.
+std::vector<core::OptimizerState*> states_of(const char* function,
+                                             const std::vector<Optimizer>& optimizers) {
   std::vector<core::OptimizerState*> states;
+  const bool enabled = optimizers.front().amp()->enabled();
   for (const Optimizer& optimizer : optimizers) {
+    TORCH_CHECK(optimizer.amp()->enabled() == enabled, function,
+                ": expected optimizers of one initialize, got one that is enabled and one that is "
+                "not");
     core::OptimizerState* const state = wrapped_of(optimizer).state.get();
-    if (std::find(states.begin(), states.end(), state) == states.end()) states.push_back(state);
+    const bool is_new = std::find(states.begin(), states.end(), state) == states.end();
+    if (enabled && is_new) states.push_back(state);
   }
   return states;
 }
@@ -59,12 +62,14 @@ std::vector<core::OptimizerState*> states_of(const std::vector<Optimizer>& optim
 Tensor clip_grad_norm_(const std::vector<Optimizer>& optimizers, double max_norm,
                        double norm_type) {
   check_arguments("clip_grad_norm_", optimizers, "max_norm", max_norm);
-  if (!are_plain(optimizers)) {
-    return core::clip_grad_norm(states_of(optimizers), max_norm, norm_type);
+  const auto states = states_of("clip_grad_norm_", optimizers);
+  if (!std::all_of(optimizers.begin(), optimizers.end(), is_plain)) {
+    return core::clip_grad_norm(states, max_norm, norm_type);
   }
   const std::vector<Tensor> params = all_params_of(optimizers);
   const double norm = torch::nn::utils::clip_grad_norm_(params, max_norm, norm_type);
-  return at::scalar_tensor(norm, params.front().options().dtype(at::kFloat));
+  const auto options = params.empty() ? at::TensorOptions() : params.front().options();
+  return at::scalar_tensor(norm, options.dtype(at::kFloat));
 }
 
 Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm, double norm_type) {
@@ -73,7 +78,8 @@ Tensor clip_grad_norm_(const Optimizer& optimizer, double max_norm, double norm_
 
 void clip_grad_value_(const std::vector<Optimizer>& optimizers, double clip_value) {
   check_arguments("clip_grad_value_", optimizers, "clip_value", clip_value);
-  if (!are_plain(optimizers)) return core::clip_grad_value(states_of(optimizers), clip_value);
+  const auto states = states_of("clip_grad_value_", optimizers);
+  if (!states.empty()) return core::clip_grad_value(states, clip_value);
   torch::nn::utils::clip_grad_value_(all_params_of(optimizers), clip_value);
 }
 

@@ -192,6 +192,27 @@ std::vector<WrongUse> of_clipping() {
       {"a_negative_norm_when_disabled",
        [] { clip_grad_norm_(Run(Options("O2").enabled(false)).optimizer(), -1); },
        error<c10::ValueError>("^clip_grad_norm_: expected max_norm to be at least 0, got -1$")},
+      {"handles_that_were_released_at_O0",
+       [] {
+         Run run(Options("O0"));
+         release(run.amped);
+         clip_grad_norm_(run.optimizer(), 1);
+       },
+       error("^amp: expected a model and optimizers in training, got those of an initialize that")},
+      {"an_enabled_and_a_disabled_one",
+       [] {
+         Run one, other(Options("O2").enabled(false));
+         clip_grad_norm_({one.optimizer(), other.optimizer()}, 1);
+       },
+       error("^clip_grad_norm_: expected optimizers of one initialize, got one that is enabled and "
+             "one that is not$")},
+      {"no_parameters_when_disabled",
+       [] {
+         Run run(Options("O2").enabled(false));
+         run.optimizer().param_groups().clear();
+         EXPECT_EQ(clip_grad_norm_(run.optimizer(), 1).item<float>(), 0);
+       },
+       right()},
       {"before_any_backward",
        [] { EXPECT_EQ(clip_grad_norm_(Run().optimizer(), 1).item<float>(), 0); }, right()},
       {"an_optimizer_twice",

@@ -218,3 +218,17 @@ def test_clipping_when_disabled():
     amp.clip_grad_norm_(optimizer, 0.01)
     grads = torch.cat([p.grad.flatten() for p in model.parameters()])
     torch.testing.assert_close(grads.norm().item(), 0.01, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, math.inf])
+def test_clipping_at_O0_is_torchs(norm_type):
+    models = [Net(), Net()]
+    models[1].load_state_dict(models[0].state_dict())
+    ours, optimizer = initialized("O0", models[0], MAKERS["adamw"])
+    for model in models:
+        loss_of(model).backward()
+    norm = amp.clip_grad_norm_(optimizer, 1e-3, norm_type)
+    expected = torch.nn.utils.clip_grad_norm_(models[1].parameters(), 1e-3, norm_type)
+    assert torch.equal(norm, expected)
+    for param, other in zip(ours.parameters(), models[1].parameters()):
+        assert torch.equal(param.grad, other.grad)
