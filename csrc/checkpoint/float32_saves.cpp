@@ -74,8 +74,7 @@ torch::jit::ExtraFilesMap widen(const torch::jit::Module& saved) {
       const Tensor tensor = object->getSlot(i).toTensor();
       if (!is_narrow(tensor) || !Casts::instance().has(tensor)) continue;
       Tensor& value = widened[tensor.unsafeGetTensorImpl()];
-      if (!value.defined())
-        value = core::float32_of(tensor).set_requires_grad(tensor.requires_grad());
+      if (!value.defined()) value = float32_of(tensor).set_requires_grad(tensor.requires_grad());
       object->setSlot(i, value);
     }
   }
@@ -83,6 +82,14 @@ torch::jit::ExtraFilesMap widen(const torch::jit::Module& saved) {
 }
 
 }  // namespace
+
+Tensor float32_of(const Tensor& tensor) {
+  if (const auto param = core::param_of(tensor); param != nullptr && param->has_master()) {
+    core::refresh({param});
+    return param->value();
+  }
+  return is_narrow(tensor) ? tensor.detach().to(at::kFloat) : tensor.detach();
+}
 
 void save_in_float32(const std::vector<Tensor>& tensors) {
   if (std::none_of(tensors.begin(), tensors.end(), is_narrow)) return;

@@ -1,7 +1,5 @@
 #include "core/backward.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/zeros_like.h>
@@ -10,14 +8,13 @@
 #include <map>
 #include <utility>
 
-#include "ops/backward_report.h"
-#include "ops/unscale_pass.h"
+#include "scaler/ranks.h"
 
 namespace torchamp::core {
 
 using at::Tensor;
 
-Backward::Backward(States states, LossScaler& scaler, Options options)
+Backward::Backward(States states, LossScaler& scaler, BackwardOptions options)
     : states_(std::move(states)),
       scaler_(scaler),
       options_(options),
@@ -127,7 +124,7 @@ void Backward::unscale_others() {
     for (const auto& scaling : grads.other_scalings(scaler_)) {
       const Tensor found_inf = grads.finish(*scaling);
       End end{found_inf, grads.last_report(), grads.last_report()};
-      if (scaler_.agrees()) end = agree(found_inf, *scaling->by, nullptr, scaling->loss, end.here);
+      if (scaler_.agrees()) agree(end, *scaling->by, nullptr, scaling->loss);
       const bool skips = scaling->overflow != nullptr;
       if (skips) scaling->overflow->add(end.found_inf);
       if (skips) state->overflows_.add(end.found_inf, /*is_shared=*/true);
@@ -201,31 +198,12 @@ Backward::End Backward::end_all(bool moves_scale) {
     end.of_all = end.here = state->grads().last_report();
   }
   if (!end.found_inf.defined()) end.found_inf = at::zeros_like(scaler_.found_inf());
-  if (agrees) end = agree(end.found_inf, *scaled_by_, moved(true), loss_, end.here);
+  if (agrees) agree(end, *scaled_by_, moved(true), loss_);
   const Tensor any = delayed.defined() ? at::maximum(end.found_inf, delayed) : end.found_inf;
   scaler_.end_backward(any, moves_in_pass, end.of_all);
   if (!moves_scale) scaler_.deferred()->add(any);
   if (moves && !moves_in_pass) scaler_.update(any);
   return end;
-}
-
-/// Agrees on the `found_inf` of this rank's pass over its grads, then updates `moved` and reports,
-/// in one launch, as that pass does without other ranks.
-Backward::End Backward::agree(const Tensor& found_inf, const ScaleSnapshot& by,
-                              const DynamicScale* moved, const Tensor& loss,
-                              const Grads::Report& here) const {
-  scaler_.agree(found_inf);
-  const auto report = acquire_report(scaler_.device());
-  BackwardEnd end;
-  end.found_before = found_inf;
-  end.found_inf = at::empty_like(found_inf);
-  end.inv_scale = at::empty_like(found_inf);
-  end.per_tensor = at::empty({0}, found_inf.options().dtype(at::kByte));
-  end.moved = moved;
-  end.loss = loss;
-  if (report != nullptr) end.report = report->bytes();
-  UnscalePass(0).run(by.loss_scale(), make_overflow_flags(0, scaler_.device()), end);
-  return {end.found_inf, report, here};
 }
 
 void Backward::report(OptimizerState& state, const End& end, bool skips) const {
@@ -234,6 +212,13 @@ void Backward::report(OptimizerState& state, const End& end, bool skips) const {
   if (state.observer_ == nullptr || checked_nothing) return;
   state.observer_->after_backward(
       {options_.loss_id, end.of_all, weights, skips, scaler_.agrees() ? end.here : nullptr});
+}
+
+void Backward::agree(End& end, const ScaleSnapshot& by, const DynamicScale* moved,
+                     const Tensor& loss) const {
+  auto [found_inf, report] = end_on_all_ranks(scaler_, end.found_inf, by.loss_scale(), moved, loss);
+  end.found_inf = std::move(found_inf);
+  end.of_all = std::move(report);
 }
 
 /// Optimizers that were not given to this backward step parameters that it has reached.

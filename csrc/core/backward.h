@@ -10,6 +10,13 @@
 
 namespace torchamp::core {
 
+/// Which loss a Backward is of, and what is delayed until a later one.
+struct BackwardOptions {
+  int64_t loss_id = 0;
+  bool delay_unscale = false;
+  bool delay_overflow_check = false;
+};
+
 /// One backward of one loss, for the optimizers whose parameters get grads in it: scale() and
 /// prepare(), the backward, finish(). Without a backward, it unscales grads that are kScaled. From
 /// prepare() to finish() it is open; its destructor cancels it.
@@ -17,15 +24,8 @@ class TORCHAMP_API Backward {
  public:
   using States = std::vector<std::shared_ptr<OptimizerState>>;
 
-  /// Which loss it is of, and what is delayed until a later one.
-  struct Options {
-    int64_t loss_id = 0;
-    bool delay_unscale = false;
-    bool delay_overflow_check = false;
-  };
-
   /// `scaler` must outlive it.
-  Backward(States states, LossScaler& scaler, Options options);
+  Backward(States states, LossScaler& scaler, BackwardOptions options);
   ~Backward();
   Backward(const Backward&) = delete;
   Backward& operator=(const Backward&) = delete;
@@ -68,8 +68,8 @@ class TORCHAMP_API Backward {
   void open(void (Grads::*begin)());
   void unscale_others();
   End end_all(bool moves_scale);
-  End agree(const at::Tensor& found_inf, const ScaleSnapshot& by, const DynamicScale* moved,
-            const at::Tensor& loss, const Grads::Report& here) const;
+  void agree(End& end, const ScaleSnapshot& by, const DynamicScale* moved,
+             const at::Tensor& loss) const;
   void report(OptimizerState& state, const End& end, bool skips) const;
   void tell_sharers(const OptimizerState& state, const End& end) const;
   void close();
@@ -77,7 +77,7 @@ class TORCHAMP_API Backward {
   States states_;
   States others_;  ///< of this thread; grads that it leaves their parameters are stray
   LossScaler& scaler_;
-  Options options_;
+  BackwardOptions options_;
   bool is_needed_;
   std::shared_ptr<Use> use_;  ///< null if that is not known
   /// The scale of this backward: another one may update the scaler's before finish().

@@ -8,7 +8,6 @@
 #include <array>
 #include <utility>
 
-#include "ops/autograd_meta.h"
 #include "ops/unscale_pass.h"
 
 namespace torchamp::core {
@@ -31,17 +30,6 @@ bool is_part_of_a_bucket(const Tensor& grad) {
 }
 
 }  // namespace
-
-Mark::Mark(const Tensor& tensor)
-    : tensor_(tensor.getIntrusivePtr()), version_(tensor.defined() ? version_of(tensor) : 0) {}
-
-bool Mark::is_same(const Tensor& now) const {
-  return tensor_._unsafe_get_target() == now.unsafeGetTensorImpl();
-}
-
-bool Mark::is_unchanged(const Tensor& now) const {
-  return is_same(now) && (!now.defined() || version_ == version_of(now));
-}
 
 bool can_move(GradState from, GradState to) {
   return kMoves[static_cast<size_t>(from)][static_cast<size_t>(to)];

@@ -9,28 +9,10 @@
 #include <memory>
 #include <optional>
 
+#include "ops/autograd_meta.h"
 #include "scaler/scale_snapshot.h"
 
 namespace torchamp::core {
-
-/// A tensor as it was: which one, and in which version. Writes that bypass version counters
-/// (`.data`, numpy) do not change it.
-class TORCHAMP_API Mark {
- public:
-  /// Marks no tensor.
-  Mark() = default;
-  explicit Mark(const at::Tensor& tensor);
-  /// Whether `now` is that tensor, whatever has been written to it; or none, as then.
-  bool is_same(const at::Tensor& now) const;
-  /// Whether `now` is that tensor, and nothing has been written to it.
-  bool is_unchanged(const at::Tensor& now) const;
-
- private:
-  /// Weak: it keeps the address from being used again, but not the memory.
-  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_{
-      at::Tensor().getIntrusivePtr()};
-  uint32_t version_ = 0;
-};
 
 /// Where a parameter's grad is, and whether it is unscaled.
 enum class GradState : uint8_t {

@@ -66,15 +66,6 @@ void note_dropped(Param& param) {
   set_grad_dtype(param.model);
 }
 
-/// After its grads have been zeroed. Only states that have nothing left to skip are cleared.
-void clear_sharers(const OptimizerState& state) {
-  for (const auto& param : state.params()) {
-    for (OptimizerState* user : param->users) {
-      if (user != &state && !user->grads().have_contributed()) user->clear_overflows();
-    }
-  }
-}
-
 }  // namespace
 
 OptimizerState::OptimizerState(std::shared_ptr<Masters> masters, std::shared_ptr<Observer> observer)
@@ -216,8 +207,7 @@ void OptimizerState::check_unscaled(const char* function) {
 void OptimizerState::note_zeroed() {
   const at::NoGradGuard no_grad;
   for (const auto& param : params_) note_dropped(*param);
-  forget_backwards();
-  clear_sharers(*this);
+  end_zeroing(/*all=*/true);
 }
 
 /// Where not all are zeroed, the overflows of those stay until the rest is.
@@ -233,9 +223,17 @@ void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
     zeroed += param->grad.has_contributed();
     note_dropped(*param);
   }
-  if (zeroed == 0) return;
-  if (zeroed == contributed) forget_backwards();
-  clear_sharers(*this);
+  if (zeroed > 0) end_zeroing(zeroed == contributed);
+}
+
+/// Of the others, those that have nothing left to skip skip nothing.
+void OptimizerState::end_zeroing(bool all) {
+  if (all) forget_backwards();
+  for (const auto& param : params_) {
+    for (OptimizerState* user : param->users) {
+      if (user != this && !user->grads().have_contributed()) user->clear_overflows();
+    }
+  }
 }
 
 /// After the grads of all have been zeroed or used.

@@ -117,6 +117,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void begin_using(const char* function, const std::shared_ptr<Param>& param);
   void retire(const std::shared_ptr<Param>& param);
   void keep(const std::vector<int64_t>& kept);
+  void end_zeroing(bool all);
   void forget_backwards();
   void warn_once(const std::string& warning);
 

@@ -273,15 +273,6 @@ void check_and_publish(const ParamList& params) {
   publish_masters(params);
 }
 
-Tensor float32_of(const Tensor& tensor) {
-  if (const auto param = param_of(tensor); param != nullptr && param->has_master()) {
-    refresh({param});
-    return param->value();
-  }
-  const bool is_narrow = c10::isReducedFloatingType(tensor.scalar_type());
-  return is_narrow ? tensor.detach().to(at::kFloat) : tensor.detach();
-}
-
 void copy_to_model(const ParamList& params) {
   std::vector<Param*> separate;
   for (const auto& param : params) {

@@ -111,9 +111,6 @@ TORCHAMP_API void refresh(const ParamList& params);
 /// PyTorch counts, where the model was not.
 TORCHAMP_API void publish_masters(const ParamList& params);
 void check_and_publish(const ParamList& params);
-/// The value that a tensor of a model stands for: a float32 copy if it has 16 bits, of its master
-/// if it has one; else the tensor itself.
-TORCHAMP_API at::Tensor float32_of(const at::Tensor& tensor);
 /// Whether optimizers step masters for any of the tensors of a model.
 TORCHAMP_API bool have_masters(at::TensorList tensors);
 /// What an optimizer steps for a parameter: its master if it has one, else the tensor itself.

@@ -81,28 +81,22 @@ struct UpdateScaleArguments {
 
 }  // namespace torchamp::cuda
 
-/// The kernels of a function that every iteration runs: its table is in a large or a small
-/// parameter, or on the device.
-#define TORCHAMP_ITERATION_KERNELS(DO, Name, name, Arguments) \
-  DO(Name, name, name, Launch<Arguments>)                     \
-  DO(Name##Small, name##_small, name, SmallLaunch<Arguments>) \
-  DO(Name##Resident, name##_resident, name, ResidentLaunch<Arguments>)
+/// An algorithm's function, and its variant for lists that are rounded stochastically.
+#define TORCHAMP_STEP_KERNELS(BY_TABLE, Name, name)      \
+  BY_TABLE(Step##Name, step_##name, StepArguments<Name>) \
+  BY_TABLE(Step##Name##Compact, step_##name##_compact, StepArguments<Name>)
 
-/// An algorithm's kernel, and its variant for lists that are rounded stochastically.
-#define TORCHAMP_STEP_KERNELS(DO, Name, name)                                  \
-  TORCHAMP_ITERATION_KERNELS(DO, Step##Name, step_##name, StepArguments<Name>) \
-  TORCHAMP_ITERATION_KERNELS(DO, Step##Name##Compact, step_##name##_compact, StepArguments<Name>)
-
-/// DO(Name, name, function, Parameter): the kernel torchamp_<name> calls function(parameter).
-#define TORCHAMP_KERNELS(DO)                                                          \
-  TORCHAMP_ITERATION_KERNELS(DO, Check, check, CheckArguments)                        \
-  TORCHAMP_ITERATION_KERNELS(DO, Unscale, unscale, UnscaleArguments)                  \
-  TORCHAMP_ITERATION_KERNELS(DO, L2norm, l2norm, L2normArguments)                     \
-  TORCHAMP_ITERATION_KERNELS(DO, L2normPerTensor, l2norm_per_tensor, L2normArguments) \
-  TORCHAMP_ALGORITHMS_AS(TORCHAMP_STEP_KERNELS, DO)                                   \
-  DO(Axpby, axpby, axpby, Launch<AxpbyArguments>)                                     \
-  DO(CopyCast, copy_cast, copy_cast, Launch<CopyCastArguments>)                       \
-  DO(L2normTotal, l2norm_total, l2norm_total, L2normTotalArguments)                   \
-  DO(Clip, clip, clip, Clipping)                                                      \
-  DO(Finalize, finalize, finalize, Finalization)                                      \
-  DO(UpdateScale, update_scale, update_scale, UpdateScaleArguments)
+/// Every function of the device. BY_TABLE(Name, name, Arguments): it runs in every iteration, and
+/// has a kernel for each place of its table. ONE(Name, name, Parameter): it has one kernel.
+#define TORCHAMP_KERNELS(BY_TABLE, ONE)                         \
+  BY_TABLE(Check, check, CheckArguments)                        \
+  BY_TABLE(Unscale, unscale, UnscaleArguments)                  \
+  BY_TABLE(L2norm, l2norm, L2normArguments)                     \
+  BY_TABLE(L2normPerTensor, l2norm_per_tensor, L2normArguments) \
+  TORCHAMP_ALGORITHMS_AS(TORCHAMP_STEP_KERNELS, BY_TABLE)       \
+  ONE(Axpby, axpby, Launch<AxpbyArguments>)                     \
+  ONE(CopyCast, copy_cast, Launch<CopyCastArguments>)           \
+  ONE(L2normTotal, l2norm_total, L2normTotalArguments)          \
+  ONE(Clip, clip, Clipping)                                     \
+  ONE(Finalize, finalize, Finalization)                         \
+  ONE(UpdateScale, update_scale, UpdateScaleArguments)

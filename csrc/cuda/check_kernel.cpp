@@ -4,7 +4,7 @@ namespace torchamp::cuda {
 
 void check(Queue queue, const Plan& plan, Flags flags) {
   const Pass pass{flags, /*end=*/{}};
-  launch_iteration(queue, {Kernel::kCheck, kPassThreads}, plan, CheckArguments{pass}, {},
+  launch_iteration(queue, {Function::kCheck, kPassThreads}, plan, CheckArguments{pass}, {},
                    [](auto&, uint32) {});
 }
 

@@ -3,7 +3,7 @@
 namespace torchamp::cuda {
 
 void clip(Queue queue, const Clipping& clipping) {
-  launch(queue, Kernel::kClip, 1, kThreads, &clipping);
+  launch(queue, {Function::kClip}, 1, kThreads, &clipping);
 }
 
 }  // namespace torchamp::cuda

@@ -3,7 +3,7 @@
 namespace torchamp::cuda {
 
 void finalize(Queue queue, const Finalization& end) {
-  launch(queue, Kernel::kFinalize, 1, kThreads, &end);
+  launch(queue, {Function::kFinalize}, 1, kThreads, &end);
 }
 
 }  // namespace torchamp::cuda

@@ -50,7 +50,7 @@ const std::string& image_of_program(const Program& program, int capability) {
 
 Program program_of(Kernel kernel) {
   Program program{embedded_sources(), kNvrtcOptions};
-  program.options.push_back(std::string("-DTORCHAMP_ONLY=") + definition(kernel));
+  program.options.push_back("-DTORCHAMP_ONLY=" + definition(kernel));
   return program;
 }
 

@@ -27,18 +27,26 @@ TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
 
 #undef TORCHAMP_DEFINE_STEP
 
-#define TORCHAMP_DEFINE(Name, name, function, Parameter)             \
+#define TORCHAMP_DEFINE(name, function, Parameter)                   \
   extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)       \
       torchamp_##name(const Parameter __grid_constant__ parameter) { \
     function(parameter);                                             \
   }
 
+#define TORCHAMP_BY_TABLE(Name, name, Arguments)              \
+  TORCHAMP_DEFINE(name, name, Launch<Arguments>)              \
+  TORCHAMP_DEFINE(name##_small, name, SmallLaunch<Arguments>) \
+  TORCHAMP_DEFINE(name##_resident, name, ResidentLaunch<Arguments>)
+#define TORCHAMP_ONE(Name, name, Parameter) TORCHAMP_DEFINE(name, name, Parameter)
+
 #if defined(TORCHAMP_ONLY)
 TORCHAMP_ONLY
 #else
-TORCHAMP_KERNELS(TORCHAMP_DEFINE)
+TORCHAMP_KERNELS(TORCHAMP_BY_TABLE, TORCHAMP_ONE)
 #endif
 
 #undef TORCHAMP_DEFINE
+#undef TORCHAMP_BY_TABLE
+#undef TORCHAMP_ONE
 
 }  // namespace torchamp::cuda

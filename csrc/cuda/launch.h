@@ -24,7 +24,7 @@ enum class BlockOf { kUnits /* one per warp */, kUnit, kTensor };
 
 /// How a per-iteration kernel is started.
 struct Iteration {
-  Kernel kernel;
+  Function function;
   int threads;
   bool backwards = false;
   BlockOf block = BlockOf::kUnits;
@@ -45,27 +45,28 @@ inline int64 unit_for(const Iteration& iteration, const Plan& plan) {
 
 /// Starts the kernel for one table, after prepare(parameter, blocks), which may count the tables.
 template <class Parameter, class Prepare>
-void launch_table(Queue queue, const Iteration& iteration, Parameter& launched, Prepare& prepare) {
+void launch_table(Queue queue, const Iteration& iteration, TableAt table, Parameter& launched,
+                  Prepare& prepare) {
   const uint32 blocks = blocks_for(iteration, launched);
   launched.backwards = iteration.backwards;
   prepare(launched, blocks);
-  launch(queue, iteration.kernel, blocks, iteration.threads, &launched);
+  launch(queue, {iteration.function, table}, blocks, iteration.threads, &launched);
 }
 
 /// The same for each table in turn.
 template <class Parameter, class Arguments, class Prepare>
-void launch_parameters(Queue queue, const Iteration& iteration, const Plan& plan,
+void launch_parameters(Queue queue, const Iteration& iteration, TableAt table, const Plan& plan,
                        const Arguments& arguments, const Rows& rows, Prepare prepare) {
   for_each_table<Parameter>(
       plan, arguments, unit_for(iteration, plan), rows,
-      [&](Parameter& launched) { launch_table(queue, iteration, launched, prepare); });
+      [&](Parameter& launched) { launch_table(queue, iteration, table, launched, prepare); });
 }
 
 /// Starts a kernel that walks the plan, one unit per warp.
 template <class Arguments>
-void launch_warps(Queue queue, Kernel kernel, const Plan& plan, const Arguments& arguments) {
-  launch_parameters<Launch<Arguments>>(queue, {kernel, kThreads}, plan, arguments, {},
-                                       [](auto&, uint32) {});
+void launch_warps(Queue queue, Function function, const Plan& plan, const Arguments& arguments) {
+  launch_parameters<Launch<Arguments>>(queue, {function, kThreads}, TableAt::kParameter, plan,
+                                       arguments, {}, [](auto&, uint32) {});
 }
 
 /// The same with one table on the device. Returns false if it cannot be put there now.
@@ -81,30 +82,26 @@ bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
   if (placed == nullptr) return false;
   launched.begin = placed;
   launched.end = placed + table.size();
-  launch_table(queue, iteration, launched, prepare);
+  launch_table(queue, iteration, TableAt::kDevice, launched, prepare);
   return true;
 }
 
 /// Starts a per-iteration kernel in the cheapest way for a table of this length: in a small
 /// parameter, in a large one, on the device, or in several parameters.
 template <class Arguments, class Prepare>
-void launch_iteration(Queue queue, Iteration iteration, const Plan& plan,
+void launch_iteration(Queue queue, const Iteration& iteration, const Plan& plan,
                       const Arguments& arguments, const Rows& rows, Prepare prepare) {
   const int64 bytes = table_bytes<Arguments>(plan, rows);
-  const Kernel kernel = iteration.kernel;
   if (bytes <= SmallLaunch<Arguments>::kTableBytes) {
-    iteration.kernel = small(kernel);
-    return launch_parameters<SmallLaunch<Arguments>>(queue, iteration, plan, arguments, rows,
-                                                     prepare);
+    return launch_parameters<SmallLaunch<Arguments>>(queue, iteration, TableAt::kSmallParameter,
+                                                     plan, arguments, rows, prepare);
   }
   const bool fits = bytes <= Launch<Arguments>::kTableBytes;
   const bool rows_have_numbers = rows.size() <= kMostRows;
-  if (!fits && rows_have_numbers && queue.tables != nullptr) {
-    iteration.kernel = resident(kernel);
-    if (launch_resident(queue, iteration, plan, arguments, rows, prepare)) return;
-  }
-  iteration.kernel = kernel;
-  launch_parameters<Launch<Arguments>>(queue, iteration, plan, arguments, rows, prepare);
+  const bool may_be_resident = !fits && rows_have_numbers && queue.tables != nullptr;
+  if (may_be_resident && launch_resident(queue, iteration, plan, arguments, rows, prepare)) return;
+  launch_parameters<Launch<Arguments>>(queue, iteration, TableAt::kParameter, plan, arguments, rows,
+                                       prepare);
 }
 
 }  // namespace torchamp::cuda

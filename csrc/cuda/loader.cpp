@@ -62,11 +62,11 @@ void* load_image(const Driver& driver, const void* image) {
   return loaded;
 }
 
-void* find_function(const Driver& driver, void* image, const char* name) {
+void* find_function(const Driver& driver, void* image, const std::string& name) {
   void* function = nullptr;
-  require(driver, driver.module_function(&function, image, name), std::string("finding ") + name);
+  require(driver, driver.module_function(&function, image, name.c_str()), "finding " + name);
   if (driver.function_load != nullptr) {
-    require(driver, driver.function_load(function), std::string("loading ") + name);
+    require(driver, driver.function_load(function), "loading " + name);
   }
   return function;
 }

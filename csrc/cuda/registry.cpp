@@ -73,7 +73,7 @@ Device& device_of(Queue queue) {
 }
 
 void* function_of(Device& device, Kernel kernel) {
-  std::atomic<void*>& function = device.functions[static_cast<int>(kernel)];
+  std::atomic<void*>& function = device.functions[index_of(kernel)];
   if (void* known = function) return known;
   const std::lock_guard<std::mutex> lock(loading);
   if (function == nullptr) function = load_kernel(driver(), device.module, kernel);

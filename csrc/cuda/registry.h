@@ -33,7 +33,7 @@ int compute_capability(int device);
 struct Device {
   const Module module;
   /// Null until the kernel is first asked for.
-  std::array<std::atomic<void*>, kKernels> functions{};
+  std::array<std::atomic<void*>, kFunctionCount * kTables> functions{};
 
   explicit Device(Module module) : module(std::move(module)) {}
 };

@@ -16,12 +16,12 @@ bool is_compact(const Plan& plan, const StepInputs& inputs) {
 }
 
 template <class Rule>
-void step(Queue queue, Kernel plain, Kernel compact, const Plan& plan, const StepInputs& inputs,
+void step(Queue queue, Function plain, Function compact, const Plan& plan, const StepInputs& inputs,
           const Rows& rows, uint32* ticket) {
   const StepArguments<Rule> arguments{inputs, ticket};
-  const Kernel kernel = is_compact<Rule>(plan, inputs) ? compact : plain;
+  const Function function = is_compact<Rule>(plan, inputs) ? compact : plain;
   // First what the pass before read last, which the cache still has.
-  launch_iteration(queue, {kernel, kThreads, /*backwards=*/true}, plan, arguments, rows,
+  launch_iteration(queue, {function, kThreads, /*backwards=*/true}, plan, arguments, rows,
                    [](auto&, uint32) {});
 }
 
@@ -30,9 +30,9 @@ void step(Queue queue, Kernel plain, Kernel compact, const Plan& plan, const Ste
 void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
           const Rows& rows, uint32* ticket) {
   switch (algorithm) {
-#define TORCHAMP_CASE(Name, name)                                                             \
-  case Algorithm::k##Name:                                                                    \
-    return step<Name>(queue, Kernel::kStep##Name, Kernel::kStep##Name##Compact, plan, inputs, \
+#define TORCHAMP_CASE(Name, name)                                                                 \
+  case Algorithm::k##Name:                                                                        \
+    return step<Name>(queue, Function::kStep##Name, Function::kStep##Name##Compact, plan, inputs, \
                       rows, ticket);
     TORCHAMP_ALGORITHMS(TORCHAMP_CASE)
 #undef TORCHAMP_CASE

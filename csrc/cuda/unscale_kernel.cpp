@@ -44,11 +44,12 @@ void finish_backward(Queue queue, const Plan& plan, InvScale inv_scale, bool acc
   const Pass pass{flags, end, partials};
   if (has_master_grads(plan)) {
     const UnscaleArguments arguments{pass, inv_scale, accumulate};
-    launch_iteration(queue, {Kernel::kUnscale, kPassThreads}, plan, arguments, {},
+    launch_iteration(queue, {Function::kUnscale, kPassThreads}, plan, arguments, {},
                      Passes(plan, end));
   } else {
     const CheckArguments arguments{pass};
-    launch_iteration(queue, {Kernel::kCheck, kPassThreads}, plan, arguments, {}, Passes(plan, end));
+    launch_iteration(queue, {Function::kCheck, kPassThreads}, plan, arguments, {},
+                     Passes(plan, end));
   }
 }
 

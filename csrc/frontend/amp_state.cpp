@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "checkpoint/float32_saves.h"
 #include "frontend/session.h"
 
 namespace torchamp {
@@ -33,7 +34,7 @@ std::vector<LossScaler>& Amp::loss_scalers() const {
 }
 
 at::Tensor Amp::value(const at::Tensor& tensor) const {
-  return core::float32_of(tensor);
+  return checkpoint::float32_of(tensor);
 }
 
 void Amp::close() const {

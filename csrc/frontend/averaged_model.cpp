@@ -1,6 +1,7 @@
 #include <torchamp/averaged_model.h>
 #include <torchamp/cast.h>
 
+#include "checkpoint/float32_saves.h"
 #include "core/param.h"
 
 namespace torchamp::detail {
@@ -21,7 +22,7 @@ std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module) {
 
 void set_values(const Tensors& tensors, const Tensors& originals) {
   for (size_t i = 0; i < tensors.size(); ++i) {
-    at::Tensor(tensors[i]).set_data(core::float32_of(originals[i]).clone());
+    at::Tensor(tensors[i]).set_data(checkpoint::float32_of(originals[i]).clone());
   }
 }
 
@@ -64,7 +65,7 @@ void average(const torch::nn::Module& model, const torch::nn::Module& averaged, 
                     "update_parameters: expected a model with the ", averages.size(),
                     " parameters of the AveragedModel, got one with ", values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    const at::Tensor value = core::float32_of(values[i]).to(averages[i].device());
+    const at::Tensor value = checkpoint::float32_of(values[i]).to(averages[i].device());
     if (weight == 1.0) {
       averages[i].copy_(value);  // lerp_ would round
     } else {
@@ -72,7 +73,7 @@ void average(const torch::nn::Module& model, const torch::nn::Module& averaged, 
     }
   }
   const Tensors buffers = model.buffers(), copies = averaged.buffers();
-  for (size_t i = 0; i < buffers.size(); ++i) copies[i].copy_(core::float32_of(buffers[i]));
+  for (size_t i = 0; i < buffers.size(); ++i) copies[i].copy_(checkpoint::float32_of(buffers[i]));
 }
 
 void check_decay(double decay) {

@@ -62,8 +62,7 @@ scale_loss::scale_loss(const at::Tensor& loss, std::vector<Optimizer> optimizers
   for (const Optimizer& optimizer : optimizers_) states.push_back(wrapped_of(optimizer).state);
   auto backward = std::make_unique<core::Backward>(
       states, scaler,
-      core::Backward::Options{options.loss_id, options.delay_unscale,
-                              options.delay_overflow_check});
+      core::BackwardOptions{options.loss_id, options.delay_unscale, options.delay_overflow_check});
   scaled_loss_ = backward->scale(loss);
   for (const Optimizer& optimizer : optimizers_) {
     count_backward(amp_->session(), wrapped_of(optimizer));

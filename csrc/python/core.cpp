@@ -18,6 +18,7 @@ namespace {
 
 namespace py = pybind11;
 using core::Backward;
+using core::BackwardOptions;
 using core::OptimizerState;
 using OptionalTensor = std::optional<at::Tensor>;
 using StateClass = py::class_<OptimizerState, std::shared_ptr<OptimizerState>>;
@@ -157,8 +158,8 @@ at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states,
 std::unique_ptr<Backward> make_backward(Backward::States states, LossScaler& scaler,
                                         int64_t loss_id, bool delay_unscale,
                                         bool delay_overflow_check) {
-  return std::make_unique<Backward>(
-      std::move(states), scaler, Backward::Options{loss_id, delay_unscale, delay_overflow_check});
+  return std::make_unique<Backward>(std::move(states), scaler,
+                                    BackwardOptions{loss_id, delay_unscale, delay_overflow_check});
 }
 
 /// Calls `visit` with each tensor of an optimizer's groups, a list of dicts, until one is not

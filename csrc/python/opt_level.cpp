@@ -33,17 +33,17 @@ void set_cast_model_type(Options& options, const py::object& value) {
   }
 }
 
-template <class T, Options& (Options::*kSetter)(T)>
+template <class T, Options& (Options::*kSetter)(T), class Value = T>
 void set(Options& options, const py::object& value) {
-  (options.*kSetter)(value.cast<T>());
+  (options.*kSetter)(value.cast<Value>());
 }
 
 /// The options that properties depend on or C++ checks, by initialize's names.
 constexpr std::pair<const char*, void (*)(Options&, const py::object&)> kSetters[] = {
     {"cast_model_type", set_cast_model_type},
-    {"patch_torch_functions", set<bool, &Options::autocast>},
+    {"patch_torch_functions", set<detail::Flag, &Options::autocast, bool>},
     {"keep_batchnorm_fp32", set<bool, &Options::keep_batchnorm_fp32>},
-    {"master_weights", set<bool, &Options::master_weights>},
+    {"master_weights", set<detail::Flag, &Options::master_weights, bool>},
     {"loss_scale", set_loss_scale},
     {"num_losses", set<int64_t, &Options::num_losses>},
     {"max_consecutive_skips", set<int64_t, &Options::max_consecutive_skips>},

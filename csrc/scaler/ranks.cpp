@@ -1,5 +1,7 @@
 #include "scaler/ranks.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/StringUtil.h>
@@ -9,6 +11,8 @@
 #include <map>
 #include <string>
 #include <vector>
+
+#include "ops/unscale_pass.h"
 
 namespace torchamp {
 namespace {
@@ -65,6 +69,25 @@ void check_same_on_all_ranks(const Agreement& ranks, const ScaleState& state, at
                 "scale_loss: expected the ranks of process_group to have one ", kNamesOfState[i],
                 ", got ", list_of(by_value), "; load the same state on every rank");
   }
+}
+
+std::pair<Tensor, std::shared_ptr<const BackwardReport>> end_on_all_ranks(const LossScaler& scaler,
+                                                                          const Tensor& found_inf,
+                                                                          const Tensor& loss_scale,
+                                                                          const DynamicScale* moved,
+                                                                          const Tensor& loss) {
+  scaler.agree(found_inf);
+  const auto report = acquire_report(scaler.device());
+  BackwardEnd end;
+  end.found_before = found_inf;
+  end.found_inf = at::empty_like(found_inf);
+  end.inv_scale = at::empty_like(found_inf);
+  end.per_tensor = at::empty({0}, found_inf.options().dtype(at::kByte));
+  end.moved = moved;
+  end.loss = loss;
+  if (report != nullptr) end.report = report->bytes();
+  UnscalePass(0).run(loss_scale, make_overflow_flags(0, scaler.device()), end);
+  return {end.found_inf, report};
 }
 
 }  // namespace torchamp

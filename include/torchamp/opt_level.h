@@ -9,6 +9,7 @@
 #include <iosfwd>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,18 @@ namespace detail {
 TORCHAMP_API const char* checked_text(const char* option, const char* text);
 /// `value`; throws ValueError below 1, which names `option`.
 TORCHAMP_API int64_t at_least_one(const char* option, int64_t value);
+
+/// A bool, which a text does not convert to.
+struct Flag {
+  template <class T>
+  Flag(T given) {
+    static_assert(!std::is_pointer_v<T>, "an option that is on or off takes a bool, not a text");
+    value = given;
+  }
+  operator bool() const { return value; }
+
+  bool value;
+};
 }  // namespace detail
 
 /// Parses "O0" … "O5"; the RuntimeError for a near miss ("01", "o2") suggests the level.
@@ -93,11 +106,10 @@ class TORCHAMP_API Options {
     return opt_level(std::string(detail::checked_text("opt_level", value)));
   }
   /// false: initialize changes nothing, so that one program can train with and without it.
-  Options& enabled(bool value) {
+  Options& enabled(detail::Flag value) {
     enabled_ = value;
     return *this;
   }
-  Options& enabled(const char* text) = delete;
   /// The dtype of parameters, buffers and inputs. Throws TypeError for a dtype that is not
   /// floating; resolve() rejects it at O1 and O4.
   Options& cast_model_type(c10::ScalarType dtype);
@@ -107,14 +119,12 @@ class TORCHAMP_API Options {
     return *this;
   }
   /// Turns O1's and O4's autocast on or off.
-  Options& autocast(bool value) {
+  Options& autocast(detail::Flag value) {
     autocast_ = value;
     return *this;
   }
-  Options& autocast(const char* text) = delete;
   /// autocast(), by its name in apex.
-  Options& patch_torch_functions(bool value) { return autocast(value); }
-  Options& patch_torch_functions(const char* text) = delete;
+  Options& patch_torch_functions(detail::Flag value) { return autocast(value); }
   /// Whether batch norms stay in float32. Not for O1 and O4, where they always do.
   Options& keep_batchnorm_fp32(bool value) {
     keep_batchnorm_fp32_ = value;
@@ -136,11 +146,10 @@ class TORCHAMP_API Options {
     return *this;
   }
   /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
-  Options& master_weights(bool value) {
+  Options& master_weights(detail::Flag value) {
     master_weights_ = value;
     return *this;
   }
-  Options& master_weights(const char* text) = delete;
   /// "dynamic", or a fixed number. Throws ValueError unless it is positive and finite.
   Options& loss_scale(LossScale value);
   /// The dtype of forward's outputs, at every level; by default float32 if inputs are cast. Throws
@@ -180,20 +189,18 @@ class TORCHAMP_API Options {
   /// true: every step detects elements of the model that were written bypassing PyTorch's version
   /// counters, for example through `.data()` pointers, and copies them to the masters. Where the
   /// model was not written, such writes to masters are kept.
-  Options& adopt_data_writes(bool value) {
+  Options& adopt_data_writes(detail::Flag value) {
     adopt_data_writes_ = value;
     return *this;
   }
-  Options& adopt_data_writes(const char* text) = delete;
   /// false: with torchamp's fused optimizers, where losses are scaled, the model's grads stay
   /// scaled until the step, which moves 30 bytes a parameter instead of 36. Clip with
   /// torchamp::clip_grad_norm_: LibTorch's own clips the scaled grads, which nothing notices.
   /// Optimizer::master_params() unscales them, at once and from then on.
-  Options& materialize_master_grads(bool value) {
+  Options& materialize_master_grads(detail::Flag value) {
     materialize_master_grads_ = value;
     return *this;
   }
-  Options& materialize_master_grads(const char* text) = delete;
 
   /// @{
   /// The last value given to the setter of this name, or its default.

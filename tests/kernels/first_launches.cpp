@@ -58,7 +58,9 @@ void load_first_kernels() {
   const size_t stored_before = count_stored_images();
   const auto begin = std::chrono::steady_clock::now();
   Device& device = device_of(Queue{0, nullptr});
-  for (const Kernel kernel : {Kernel::kCheck, Kernel::kStepAdam}) function_of(device, kernel);
+  for (const Function function : {Function::kCheck, Function::kStepAdam}) {
+    function_of(device, {function});
+  }
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   const char* nvrtc = is_from_torch       ? "loaded by torch"
                       : is_nvrtc_loaded() ? "opened"

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "cuda/images.h"
-#include "cuda/kernel.h"
 #include "cuda/nvrtc.h"
+#include "kernels.h"
 
 namespace torchamp::cuda {
 namespace {
@@ -52,26 +52,26 @@ class NvrtcTest : public testing::Test {
   const Nvrtc* nvrtc_ = nullptr;
 };
 
-Program only(const char* definition) {
+Program only(Kernel kernel) {
   Program program{embedded_sources(), kNvrtcOptions};
-  program.options.push_back(std::string("-DTORCHAMP_ONLY=") + definition);
+  program.options.push_back("-DTORCHAMP_ONLY=" + definition(kernel));
   return program;
 }
 
 /// Compiles a single kernel.
-void expect_compiled(const Nvrtc& nvrtc, int architecture, int kernel) {
+void expect_compiled(const Nvrtc& nvrtc, int architecture, Kernel kernel) {
   const std::string target = "sm_" + std::to_string(architecture);
-  const std::string cubin = nvrtc.compile(only(kKernelDefinitions[kernel]), target);
+  const std::string cubin = nvrtc.compile(only(kernel), target);
   EXPECT_EQ(cubin.substr(1, 3), "ELF") << target;
-  for (int other = 0; other < kKernels; ++other) {
-    const std::string section = std::string(".text.") + kKernelNames[other] + '\0';
-    EXPECT_EQ(cubin.find(section) != std::string::npos, kernel == other)
-        << target << ", " << kKernelNames[kernel] << ": " << kKernelNames[other];
+  for (const Kernel other : all_kernels()) {
+    const std::string section = ".text." + name(other) + '\0';
+    EXPECT_EQ(cubin.find(section) != std::string::npos, index_of(kernel) == index_of(other))
+        << target << ", " << name(kernel) << ": " << name(other);
   }
 }
 
 TEST_F(NvrtcTest, CompilesEveryKernelByItself) {
-  for (int kernel = 0; kernel < kKernels; ++kernel) expect_compiled(*nvrtc_, 90, kernel);
+  for (const Kernel kernel : all_kernels()) expect_compiled(*nvrtc_, 90, kernel);
 }
 
 /// Uses kernels that together include every file of the program.
@@ -80,25 +80,25 @@ TEST_F(NvrtcTest, CompilesForEveryArchitecture) {
   ASSERT_GE(nvrtc_->architectures().back(), kOldestCapability);
   for (const int architecture : nvrtc_->architectures()) {
     if (architecture < kOldestCapability) continue;
-    for (const Kernel kernel :
-         {Kernel::kUnscale, Kernel::kAxpby, Kernel::kStepAdamCompact, Kernel::kStepNovoGrad}) {
-      expect_compiled(*nvrtc_, architecture, static_cast<int>(kernel));
+    for (const Function function : {Function::kUnscale, Function::kAxpby,
+                                    Function::kStepAdamCompact, Function::kStepNovoGrad}) {
+      expect_compiled(*nvrtc_, architecture, {function});
     }
   }
 }
 
 TEST_F(NvrtcTest, GivesPtxForCardsThatItDoesNotKnow) {
   const std::string target = "compute_" + std::to_string(nvrtc_->architectures().back());
-  const std::string ptx = nvrtc_->compile(only(definition(Kernel::kUnscale)), target);
+  const std::string ptx = nvrtc_->compile(only({Function::kUnscale}), target);
   EXPECT_NE(ptx.find(".entry torchamp_unscale("), std::string::npos);
 }
 
 TEST_F(NvrtcTest, ImagesAreCompiledOnceForCardsOfOneCapability) {
   setenv("TORCHAMP_CACHE", "off", 1);
-  const std::string& image = image_of(Kernel::kUpdateScale, 90);
-  EXPECT_EQ(&image_of(Kernel::kUpdateScale, 90), &image);
-  EXPECT_NE(image_of(Kernel::kUpdateScale, 80), image);
-  EXPECT_NE(image_of(Kernel::kClip, 90), image);
+  const std::string& image = image_of({Function::kUpdateScale}, 90);
+  EXPECT_EQ(&image_of({Function::kUpdateScale}, 90), &image);
+  EXPECT_NE(image_of({Function::kUpdateScale}, 80), image);
+  EXPECT_NE(image_of({Function::kClip}, 90), image);
 }
 
 TEST_F(NvrtcTest, KeepsTheLocale) {
@@ -106,7 +106,7 @@ TEST_F(NvrtcTest, KeepsTheLocale) {
   ASSERT_NE(mine, nullptr);
   for (const locale_t before : {LC_GLOBAL_LOCALE, mine}) {
     uselocale(before);
-    nvrtc_->compile(only(definition(Kernel::kClip)), "sm_90");
+    nvrtc_->compile(only({Function::kClip}), "sm_90");
     EXPECT_EQ(uselocale(LC_GLOBAL_LOCALE), before);
   }
   freelocale(mine);

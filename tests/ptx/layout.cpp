@@ -26,18 +26,26 @@ struct Layout {
 };
 
 const Layout kLayouts[] = {
-#define TORCHAMP_LAYOUT(Name, name, function, Parameter) \
-  {Kernel::k##Name, sizeof(Parameter), alignof(Parameter)},
-    TORCHAMP_KERNELS(TORCHAMP_LAYOUT)
+#define TORCHAMP_LAYOUT(Name, table, Parameter) \
+  {{Function::k##Name, table}, sizeof(Parameter), alignof(Parameter)},
+#define TORCHAMP_BY_TABLE(Name, name, Arguments)                          \
+  TORCHAMP_LAYOUT(Name, TableAt::kParameter, Launch<Arguments>)           \
+  TORCHAMP_LAYOUT(Name, TableAt::kSmallParameter, SmallLaunch<Arguments>) \
+  TORCHAMP_LAYOUT(Name, TableAt::kDevice, ResidentLaunch<Arguments>)
+#define TORCHAMP_ONE(Name, name, Parameter) TORCHAMP_LAYOUT(Name, TableAt::kParameter, Parameter)
+    TORCHAMP_KERNELS(TORCHAMP_BY_TABLE, TORCHAMP_ONE)
 #undef TORCHAMP_LAYOUT
+#undef TORCHAMP_BY_TABLE
+#undef TORCHAMP_ONE
 };
 
 TEST(Layout, IsTheSameOnHostAndDevice) {
   ptx::Program program;
   for (const Layout& host : kLayouts) {
-    if (program.find(name(host.kernel)) == nullptr) program = program_of(host.kernel);
-    const ptx::Kernel* const device = program.find(name(host.kernel));
-    ASSERT_NE(device, nullptr) << name(host.kernel);
+    const std::string name = cuda::name(host.kernel);
+    if (program.find(name) == nullptr) program = program_of(host.kernel);
+    const ptx::Kernel* const device = program.find(name);
+    ASSERT_NE(device, nullptr) << name;
     EXPECT_EQ(device->parameter_bytes, host.bytes) << device->name;
     EXPECT_EQ(device->parameter_alignment, host.alignment) << device->name;
   }

@@ -115,7 +115,7 @@ TEST(Loader, TriesAgainWhereTheMemoryIsFull) {
 /// A function of the loaded kernel, for a stream that is being captured or not.
 struct Loaded {
   Module module = load_module(driver(), 0, Choice::kAot);
-  void* function = load_kernel(driver(), module, Kernel::kCheck);
+  void* function = load_kernel(driver(), module, {Function::kCheck});
 
   int launch(void* stream, unsigned threads, const void* address) const {
     const ContextScope current(driver(), module.context->handle());

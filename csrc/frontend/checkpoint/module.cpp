@@ -38,16 +38,16 @@ class ReadIntoCopies {
       const auto dtype =
           c10::isReducedFloatingType(tensor.scalar_type()) ? at::kFloat : tensor.scalar_type();
       const Tensor memory = tensor.variable_data();
-      params_.push_back({named.key(), tensor, memory, tensor.grad(),
-                         at::empty_like(memory, memory.options().dtype(dtype))});
+      kept_.push_back({named.key(), tensor, memory, tensor.grad(),
+                       at::empty_like(memory, memory.options().dtype(dtype))});
     }
-    for (const Param& each : params_) {
+    for (const Kept& each : kept_) {
       each.tensor.mutable_grad().reset();
       each.tensor.set_data(each.copy);
     }
   }
   ~ReadIntoCopies() {
-    for (const Param& each : params_) {
+    for (const Kept& each : kept_) {
       each.tensor.set_data(each.memory);
       if (each.grad.defined()) each.tensor.mutable_grad() = each.grad;
       session_.mark_synced(each.tensor);
@@ -59,7 +59,7 @@ class ReadIntoCopies {
   /// The tensors that were read, with their destinations. Throws RuntimeError for other sizes.
   std::vector<std::pair<Tensor, Tensor>> values() const {
     std::vector<std::pair<Tensor, Tensor>> values;
-    for (const Param& each : params_) {
+    for (const Kept& each : kept_) {
       TORCH_CHECK(each.tensor.sizes() == each.memory.sizes(), "torch::load: expected \"", each.name,
                   "\" of the file to have the model's sizes, ", each.memory.sizes(), ", got ",
                   each.tensor.sizes());
@@ -69,12 +69,12 @@ class ReadIntoCopies {
   }
 
  private:
-  struct Param {
+  struct Kept {
     std::string name;
     Tensor tensor, memory, grad, copy;
   };
   Session& session_;
-  std::vector<Param> params_;
+  std::vector<Kept> kept_;
 };
 
 std::vector<std::pair<Tensor, Tensor>> read(Session& session, Module& module,

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "checkpoint/file.h"
+#include "checkpoint/float32_saves.h"
 #include "checkpoint/replace_file.h"
 #include "frontend/checkpoint/module.h"
 #include "frontend/checkpoint/optimizer.h"
@@ -35,7 +36,7 @@ Tree saved_model(const torch::nn::Module& model) {
   for (const auto& tensor : checkpoint::tensors_of(model)) {
     if (!tensor->defined()) continue;
     Tensor& value = values[tensor->unsafeGetTensorImpl()];
-    if (!value.defined()) value = core::float32_of(tensor.value());
+    if (!value.defined()) value = checkpoint::float32_of(tensor.value());
     tree.insert(tensor.key(), value);
   }
   return tree;

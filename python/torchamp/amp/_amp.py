@@ -1,11 +1,11 @@
-"""The API of training: Amp, and the functions that find the Amp that they are about."""
+"""The API of training: Amp, and the same functions without one, which find their session."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +32,6 @@ from torchamp.amp._session import (
     DTensorLoss,
     Last,
     LossContext,
-    OptimizerSession,
     PlainLoss,
     ScaledLoss,
     Session,
@@ -98,45 +97,20 @@ class Amp:
         delay_overflow_check: bool = False,
     ) -> LossContext:
         """See amp.scale_loss."""
-        session = self._session
-        if session is None:
-            return PlainLoss(loss)
-        _check_loss("scale_loss", loss)
-        session.check_trains("scale_loss")
-        states = self._states("scale_loss", optimizers, session)
-        session.check_order()
-        kind = DTensorLoss if session.shards else ScaledLoss
-        return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+        chosen = self._chosen("scale_loss", optimizers)
+        delays = (delay_unscale, delay_overflow_check)
+        return _scale_loss(self._session, chosen, loss, loss_id, *delays)
 
     def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         """See amp.scale."""
-        session = self._session
-        if session is None:
-            return loss
-        _check_loss("scale", loss)
-        session.check_trains("scale")
-        session.check_order()
-        return session.scaler(loss_id, "scale").scale(loss)
+        return _scale(self._session, loss, loss_id)
 
     def finish(self, optimizers: Optimizers | None = None, loss_id: int = 0) -> None:
         """See amp.finish."""
-        session = self._session
-        if session is None:
-            return
-        states = self._states("finish", optimizers, session)
-        scaler = session.scaler(loss_id, "finish")
-        for state in states:
-            state.check_skips()
-        with session.shards.mirrored():
-            _C.finish([state.core for state in states], scaler, loss_id)
+        _finish(self._session, self._chosen("finish", optimizers), loss_id)
 
-    def _states(
-        self, function: str, optimizers: Optimizers | None, session: Session
-    ) -> list[OptimizerSession]:
-        chosen = self.optimizers
-        if optimizers is not None:
-            chosen = listed_optimizers(function, optimizers)
-        return states_of(chosen, function, session)
+    def _chosen(self, function: str, optimizers: Optimizers | None) -> list[torch.optim.Optimizer]:
+        return self.optimizers if optimizers is None else listed_optimizers(function, optimizers)
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """See amp.master_params."""
@@ -161,16 +135,11 @@ class Amp:
 
     def save(self, file: _checkpoint.File, extra: Mapping[str, Any] | None = None) -> None:
         """See amp.save."""
-        _checkpoint.save(self._run("save"), file, extra)
+        _checkpoint.save(_run("save", self.models, self.optimizers, self._session), file, extra)
 
     def load(self, file: _checkpoint.File) -> dict[str, Any]:
         """See amp.load."""
-        return _checkpoint.load(self._run("load"), file)
-
-    def _run(self, function: str) -> _checkpoint.Run:
-        if self._session is not None:
-            self._session.check_not_released(function)
-        return _checkpoint.run_of(self.models, self.optimizers, self._session)
+        return _checkpoint.load(_run("load", self.models, self.optimizers, self._session), file)
 
     def release(self) -> None:
         """See amp.release."""
@@ -246,12 +215,27 @@ def scale_loss(
         RuntimeError: for optimizers that initialize did not return, or not in one call, and within
             another scale_loss of them.
     """
-    return _of(optimizers, "scale_loss").scale_loss(
-        loss,
-        loss_id=loss_id,
-        delay_unscale=delay_unscale,
-        delay_overflow_check=delay_overflow_check,
-    )
+    chosen = listed_optimizers("scale_loss", optimizers)
+    session = _session_of("scale_loss", chosen)
+    return _scale_loss(session, chosen, loss, loss_id, delay_unscale, delay_overflow_check)
+
+
+def _scale_loss(
+    session: Session | None,
+    optimizers: list[torch.optim.Optimizer],
+    loss: torch.Tensor,
+    loss_id: int,
+    delay_unscale: bool | None,
+    delay_overflow_check: bool,
+) -> LossContext:
+    if session is None:
+        return PlainLoss(loss)
+    _check_loss("scale_loss", loss)
+    session.check_trains("scale_loss")
+    states = states_of(optimizers, "scale_loss", session)
+    session.check_order()
+    kind = DTensorLoss if session.shards else ScaledLoss
+    return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
 def disable_casts() -> contextlib.AbstractContextManager[None]:
@@ -278,7 +262,16 @@ def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         IndexError: for a loss_id that is not below num_losses.
         RuntimeError: where there was no initialize.
     """
-    return _of([], "scale").scale(loss, loss_id)
+    return _scale(_session_of("scale", []), loss, loss_id)
+
+
+def _scale(session: Session | None, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
+    if session is None:
+        return loss
+    _check_loss("scale", loss)
+    session.check_trains("scale")
+    session.check_order()
+    return session.scaler(loss_id, "scale").scale(loss)
 
 
 def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
@@ -298,7 +291,19 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
         RuntimeError: for grads that an earlier finish() or scale_loss has unscaled, within
             scale_loss, and for optimizers that initialize did not return, or not in one call.
     """
-    _of(optimizers, "finish").finish(loss_id=loss_id)
+    chosen = listed_optimizers("finish", optimizers)
+    _finish(_session_of("finish", chosen), chosen, loss_id)
+
+
+def _finish(session: Session | None, optimizers: list[torch.optim.Optimizer], loss_id: int) -> None:
+    if session is None:
+        return
+    states = states_of(optimizers, "finish", session)
+    scaler = session.scaler(loss_id, "finish")
+    for state in states:
+        state.check_skips()
+    with session.shards.mirrored():
+        _C.finish([state.core for state in states], scaler, loss_id)
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -403,7 +408,7 @@ def save(
         RuntimeError: where the file cannot be written, and for optimizers that initialize did not
             return.
     """
-    _of(optimizers, "save", _modules("save", models)).save(file, extra)
+    _checkpoint.save(_run_of("save", models, optimizers), file, extra)
 
 
 def load(
@@ -432,30 +437,47 @@ def load(
         TypeError: for DTensors.
         OSError: where the path cannot be read.
     """
-    return _of(optimizers, "load", _modules("load", models)).load(file)
+    return _checkpoint.load(_run_of("load", models, optimizers), file)
 
 
-def _modules(function: str, models: Any) -> list[torch.nn.Module]:
-    chosen = listed(function, "models", models)
-    return [module_of(function, model, f"models[{i}]") for i, model in enumerate(chosen)]
-
-
-def _of(
-    optimizers: Optimizers | None, function: str, models: Sequence[torch.nn.Module] = ()
-) -> Amp:
-    """The Amp of `optimizers`; where there are none, of the last initialize."""
+def _run_of(
+    function: str,
+    models: torch.nn.Module | Iterable[torch.nn.Module],
+    optimizers: Optimizers | None,
+) -> _checkpoint.Run:
+    given = listed(function, "models", models)
+    modules = [module_of(function, model, f"models[{i}]") for i, model in enumerate(given)]
     chosen = [] if optimizers is None else listed_optimizers(function, optimizers)
-    amp = Amp.__new__(Amp)
-    amp.models, amp.optimizers, amp._session = list(models), chosen, None
-    if not is_disabled(chosen):
-        states = known_states(chosen, function)
-        amp._session = states[0].session if states else Last.session()
-        if amp._session is None:
-            raise RuntimeError(
-                f"{function}: expected initialize to be called first, with models and optimizers "
-                "that still exist"
-            )
-    return amp
+    session = _session_of(function, chosen)
+    if session is not None:
+        known_states(chosen, function)
+    return _run(function, modules, chosen, session)
+
+
+def _run(
+    function: str,
+    models: list[torch.nn.Module],
+    optimizers: list[torch.optim.Optimizer],
+    session: Session | None,
+) -> _checkpoint.Run:
+    if session is not None:
+        session.check_not_released(function)
+    return _checkpoint.run_of(models, optimizers, session)
+
+
+def _session_of(function: str, optimizers: list[torch.optim.Optimizer]) -> Session | None:
+    """The session of the first of `optimizers`; where there are none, that of the last initialize.
+    None where initialize was disabled."""
+    if is_disabled(optimizers):
+        return None
+    first = state_of(function, optimizers[0], "optimizers[0]") if optimizers else None
+    session = Last.session() if first is None else first.session
+    if session is None:
+        raise RuntimeError(
+            f"{function}: expected initialize to be called first, with models and optimizers "
+            "that still exist"
+        )
+    return session
 
 
 def _last_scalers(function: str) -> LossScalers:

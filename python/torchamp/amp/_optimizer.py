@@ -139,8 +139,6 @@ def _lent(
     uses_grads: bool = True,
 ) -> Any:
     """`call()` where `optimizer` finds masters in its parameters; fused steps find them anyway."""
-    if not states:
-        return call()
     state, *others = states
     is_fused = steps_fused(optimizer)
     state.follow(optimizer, "step")
@@ -151,15 +149,14 @@ def _lent(
     state.note_step(lent)
     with state.session.shards.mirrored(), lent:
         state.session.shards.publish()
-        return _lent(optimizer, others, call, uses_grads)
+        return _lent(optimizer, others, call, uses_grads) if others else call()
 
 
 def _step_unless_overflowed(
     optimizer: torch.optim.Optimizer, states: list[OptimizerSession], inner: Callable
 ) -> Any:
     if steps_fused(optimizer):
-        with _C.TemporaryItems(vars(optimizer), {"amp_state": states[0].core}):
-            return inner()
+        return _call(inner, states)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
     if not found:
         return inner()
@@ -181,12 +178,13 @@ def _step_within(
         if opened is not None and not opened.uses_grads:
             opened.uses_grads = True
             is_skipped |= state.note_overflow()
-    if is_skipped:
-        return None
-    if not isinstance(optimizer, FusedOptimizer):
-        return inner()
-    with _C.TemporaryItems(vars(optimizer), {"amp_state": states[0].core}):
-        return inner()
+    return None if is_skipped else _call(inner, states)
+
+
+def _call(step: functools.partial, states: list[OptimizerSession]) -> Any:
+    """Calls a step; a fused one is told whose masters are stepped."""
+    is_fused = step.func is FusedOptimizer._fused_step
+    return step(amp_state=states[0].core) if is_fused else step()
 
 
 def _around_others(

@@ -62,9 +62,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: The algorithm that keeps the most states.
     _largest_algorithm: _C.StepAlgorithm
 
-    #: Whose masters it steps, and whose overflows skip the step: torchamp.amp's, during a step.
-    amp_state: _C.OptimizerState | None = None
-
     #: torchamp.amp's: what is called instead of a step, with the optimizer, the step, arguments.
     around_step: Callable[[Any, Callable, tuple, dict[str, Any]], Any] | None = None
 
@@ -190,10 +187,15 @@ class FusedOptimizer(torch.optim.Optimizer):
             _C.drop_grads(group["params"])
 
     def _step(self, closure: Callable[[], Any] | None = None) -> Any:
-        around, step = FusedOptimizer.around_step, FusedOptimizer._step_all
+        around, step = FusedOptimizer.around_step, FusedOptimizer._fused_step
         return step(self, closure) if around is None else around(self, step, (closure,), {})
 
-    def _step_all(self, closure: Callable[[], Any] | None = None) -> Any:
+    def _fused_step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        amp_state: _C.OptimizerState | None = None,
+    ) -> Any:
+        """Steps all parameters. amp_state: torchamp.amp's, whose masters it steps."""
         loss = None
         if closure is not None:
             expect(callable(closure), "step", "closure", "a function or None", closure)
@@ -203,12 +205,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         steppers = [stepper.core for stepper in layout.steppers]
         grad_scale = getattr(self, "grad_scale", None)
         skip = _scalar(getattr(self, "found_inf", None))
-        if self.amp_state is None:
+        if amp_state is None:
             grad_factor = None if grad_scale is None else grad_scale.float().reciprocal()
             with layout.shards.mirrored():
                 _C.step_all(steppers, grad_factor, skip)
         elif grad_scale is None:
-            _C.step_masters(steppers, self.amp_state, skip)
+            _C.step_masters(steppers, amp_state, skip)
         else:
             raise RuntimeError(
                 "step: expected grads unscaled by scale_loss, since initialize returned the "

@@ -114,7 +114,7 @@ void make_nothing() {
 
 // Any pointer would be true.
 void choose_by_text() {
-  torchamp::Options("O2").master_weights("False");  // error: deleted
+  torchamp::Options("O2").master_weights("False");  // error: takes a bool, not a text
 }
 
 struct DecoderImpl : torch::nn::Module {

@@ -32,7 +32,7 @@ struct Rig {
   }
 
   /// `grads`: scaled; undefined: none.
-  void backward(const std::vector<Tensor>& grads, const Backward::Options& options = {}) {
+  void backward(const std::vector<Tensor>& grads, const BackwardOptions& options = {}) {
     Backward backward({state}, scaler, options);
     backward.prepare();
     give(grads);
@@ -201,7 +201,7 @@ TEST_P(ListsTest, ABackwardMovesTheScale) {
 TEST_P(ListsTest, BackwardsThatDelayTheMoveOfTheScaleMoveItOnceInTheNext) {
   for (const bool delays_unscale : {true, false}) {
     Rig rig({true, false, true}, device());
-    const Backward::Options delayed{0, delays_unscale, !delays_unscale};
+    const BackwardOptions delayed{0, delays_unscale, !delays_unscale};
     rig.backward(grads(rig, INFINITY), delayed);
     EXPECT_EQ(rig.scaler.loss_scale(), kScale);
     EXPECT_EQ(rig.state->overflows().any(), !delays_unscale);

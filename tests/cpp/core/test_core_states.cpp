@@ -56,7 +56,7 @@ class Run {
   }
 
   /// Of a loss of the parameter, or of its master.
-  void backward(float grad, const Backward::Options& options, bool is_of_master = false,
+  void backward(float grad, const BackwardOptions& options, bool is_of_master = false,
                 bool is_raising = false) {
     Backward backward({state_}, scaler(), options);
     backward.prepare();
@@ -153,7 +153,7 @@ class Rule {
     auto& seen = scaled_ ? scaled_ : sum_;
     if (is_narrow_ && is_bad_ && !is_assigned_ && seen) seen = 0;
   }
-  void backward(float grad, const Backward::Options& options, bool is_of_master = false) {
+  void backward(float grad, const BackwardOptions& options, bool is_of_master = false) {
     open();
     shows_ = !is_of_master || scaled_;
     auto& scaled = is_of_master ? scaled_master_ : scaled_;
@@ -306,7 +306,7 @@ struct Event {
 };
 
 Event backward(std::string name, bool delays, float factor = 1, bool is_of_master = false) {
-  const Backward::Options options{0, delays, false};
+  const BackwardOptions options{0, delays, false};
   return {std::move(name),
           [=](Run& run, float grad) { run.backward(grad * factor, options, is_of_master); },
           [=](Rule& rule, float grad) { rule.backward(grad * factor, options, is_of_master); },

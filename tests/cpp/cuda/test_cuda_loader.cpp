@@ -4,9 +4,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <set>
+#include <string>
 
 #include "cuda/embedded.h"
 #include "cuda/loader.h"
+#include "kernels.h"
 
 namespace torchamp::cuda {
 namespace {
@@ -44,7 +47,8 @@ int module_load(void** module, const void*) {
 int module_function(void** function, void*, const char* name) {
   expect_loading_scope();
   if (std::strcmp(name, machine.missing_kernel) == 0) return 500;
-  *function = const_cast<char*>(name);
+  static std::set<std::string> names;
+  *function = const_cast<std::string*>(&*names.insert(name).first);
   return 0;
 }
 
@@ -117,10 +121,11 @@ TEST_F(Loader, TakesTheFatbinFirst) {
   EXPECT_EQ(machine.retained, 1);
   EXPECT_EQ(machine.images_tried, 1);
   EXPECT_EQ(machine.functions, 0) << "kernels are loaded by need";
-  for (int i = 0; i < kKernels; ++i) {
-    const void* function = load_kernel(driver_, module, static_cast<Kernel>(i));
-    EXPECT_STREQ(static_cast<const char*>(function), kKernelNames[i]);
-    EXPECT_EQ(machine.functions, i + 1);
+  int loaded = 0;
+  for (const Kernel kernel : all_kernels()) {
+    const void* function = load_kernel(driver_, module, kernel);
+    EXPECT_EQ(*static_cast<const std::string*>(function), name(kernel));
+    EXPECT_EQ(machine.functions, ++loaded);
   }
   EXPECT_EQ(machine.images_tried, 1);
 }
@@ -158,9 +163,10 @@ TEST_F(Loader, NamesAKernelThatTheImageLacks) {
   if (!has_fatbin()) GTEST_SKIP() << "built without nvcc";
   machine.missing_kernel = "torchamp_unscale";
   const Module module = load_module(driver_, 0, Choice::kAuto);
-  const std::string message = message_of([&] { load_kernel(driver_, module, Kernel::kUnscale); });
+  const std::string message =
+      message_of([&] { load_kernel(driver_, module, {Function::kUnscale}); });
   EXPECT_EQ(message, "finding torchamp_unscale failed: CUDA_ERROR_NOT_FOUND (500)");
-  load_kernel(driver_, module, Kernel::kAxpby);
+  load_kernel(driver_, module, {Function::kAxpby});
 }
 
 TEST_F(Loader, ThrowsWhenTheDemandedBackendCannotBeHad) {

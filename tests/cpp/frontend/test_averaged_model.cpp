@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "checkpoint/float32_saves.h"
 #include "core/param.h"
 #include "errors.h"
 #include "net.h"
@@ -44,7 +45,8 @@ class AveragedModelTest : public LevelTest {
   /// What the model's parameters stand for.
   std::vector<Tensor> values() const {
     std::vector<Tensor> found;
-    for (const Tensor& param : net_->parameters()) found.push_back(core::float32_of(param).clone());
+    for (const Tensor& param : net_->parameters())
+      found.push_back(checkpoint::float32_of(param).clone());
     return found;
   }
   std::vector<Tensor> moved() {

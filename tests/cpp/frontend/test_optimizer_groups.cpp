@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 
+#include "checkpoint/float32_saves.h"
 #include "core/param.h"
 #include "training.h"
 
@@ -181,7 +182,7 @@ TEST_P(GroupsTest, AParameterThatIsCastInTheOptimizerGetsAMaster) {
   added->to(at::kHalf);
   const Tensor before = added->weight.detach().to(at::kFloat);
   for (int i = 0; i < 40; ++i) step();
-  const Tensor value = core::float32_of(added->weight);
+  const Tensor value = checkpoint::float32_of(added->weight);
   EXPECT_LT((value - (before - 0.001)).abs().max().item<double>(), 1e-5) << "not rounded away";
 }
 
