@@ -44,15 +44,10 @@ constexpr int index_of(Kernel kernel) {
   return static_cast<int>(kernel.function) * kTables + static_cast<int>(kernel.table);
 }
 
-/// The name without its prefix.
-inline std::string short_name(Kernel kernel) {
-  constexpr const char* kSuffixes[kTables] = {"", "_small", "_resident"};
-  return std::string(kFunctions[static_cast<int>(kernel.function)].name) +
-         kSuffixes[static_cast<int>(kernel.table)];
-}
-
 inline std::string name(Kernel kernel) {
-  return "torchamp_" + short_name(kernel);
+  constexpr const char* kSuffixes[kTables] = {"", "_small", "_resident"};
+  return std::string("torchamp_") + kFunctions[static_cast<int>(kernel.function)].name +
+         kSuffixes[static_cast<int>(kernel.table)];
 }
 
 /// The definition passed to kernels.cu.
@@ -62,7 +57,7 @@ inline std::string definition(Kernel kernel) {
   std::string parameter = text.parameter;
   if (text.has_tables)
     parameter = kLaunches[static_cast<int>(kernel.table)] + ("<" + parameter) + ">";
-  return "TORCHAMP_DEFINE(" + short_name(kernel) + ", " + text.name + ", " + parameter + ")";
+  return "TORCHAMP_DEFINE(" + name(kernel) + ", " + text.name + ", " + parameter + ")";
 }
 
 }  // namespace torchamp::cuda

@@ -27,17 +27,16 @@ TORCHAMP_ALGORITHMS(TORCHAMP_DEFINE_STEP)
 
 #undef TORCHAMP_DEFINE_STEP
 
-#define TORCHAMP_DEFINE(name, function, Parameter)                   \
-  extern "C" __global__ void __launch_bounds__(kMaxThreads, 1)       \
-      torchamp_##name(const Parameter __grid_constant__ parameter) { \
-    function(parameter);                                             \
+#define TORCHAMP_DEFINE(kernel, function, Parameter)           \
+  extern "C" __global__ void __launch_bounds__(kMaxThreads, 1) \
+      kernel(const Parameter __grid_constant__ parameter) {    \
+    function(parameter);                                       \
   }
-
-#define TORCHAMP_BY_TABLE(Name, name, Arguments)              \
-  TORCHAMP_DEFINE(name, name, Launch<Arguments>)              \
-  TORCHAMP_DEFINE(name##_small, name, SmallLaunch<Arguments>) \
-  TORCHAMP_DEFINE(name##_resident, name, ResidentLaunch<Arguments>)
-#define TORCHAMP_ONE(Name, name, Parameter) TORCHAMP_DEFINE(name, name, Parameter)
+#define TORCHAMP_BY_TABLE(Name, name, Arguments)                         \
+  TORCHAMP_DEFINE(torchamp_##name, name, Launch<Arguments>)              \
+  TORCHAMP_DEFINE(torchamp_##name##_small, name, SmallLaunch<Arguments>) \
+  TORCHAMP_DEFINE(torchamp_##name##_resident, name, ResidentLaunch<Arguments>)
+#define TORCHAMP_ONE(Name, name, Parameter) TORCHAMP_DEFINE(torchamp_##name, name, Parameter)
 
 #if defined(TORCHAMP_ONLY)
 TORCHAMP_ONLY

@@ -8,10 +8,11 @@
 #include <memory>
 #include <utility>
 
-#include "backends/scale_rule.h"
 #include "ops/backward_report.h"
 
 namespace torchamp {
+
+struct DynamicScale;
 
 /// Throws ValueError, which names `function`, unless the rank is below the size.
 void check_ranks(const char* function, const Agreement& ranks);

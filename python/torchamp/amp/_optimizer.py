@@ -61,11 +61,12 @@ def _around_step(
     if not states:
         _tell_copies(optimizer)
         return step(optimizer, *args, **kwargs)
+    inner = functools.partial(step, optimizer, *args, **kwargs)
     if any(state.open_step is not None for state in states):
-        return _step_within(optimizer, states, functools.partial(step, optimizer, *args, **kwargs))
+        return _step_within(states, inner)
     closure = args[0] if args else kwargs.get("closure")
     if closure is None:
-        return _step(optimizer, states, functools.partial(step, optimizer, *args, **kwargs))
+        return _step(optimizer, states, inner)
     if not callable(closure):
         return step(optimizer, *args, **kwargs)  # raises
     if any(state.session.scalers.are_dynamic for state in states):
@@ -112,20 +113,14 @@ def _outside_of_step(states: list[OptimizerSession], closure: Callable, *args: A
 def _step(
     optimizer: torch.optim.Optimizer,
     states: list[OptimizerSession],
-    inner: Callable,
+    inner: functools.partial,
     *,
     has_closure: bool = False,
 ) -> Any:
     for state in states:
         for observe in state.observers:
             observe()
-
-    def step() -> Any:
-        for state in states:
-            if state.core.warning and not has_closure:  # whose grads are yet to come
-                warn(state.core.warning)
-        return _step_unless_overflowed(optimizer, states, inner)
-
+    step = functools.partial(_step_unless_overflowed, optimizer, states, inner, has_closure)
     result = _lent(optimizer, states, step)
     for state in states:
         state.check_skips()
@@ -153,8 +148,14 @@ def _lent(
 
 
 def _step_unless_overflowed(
-    optimizer: torch.optim.Optimizer, states: list[OptimizerSession], inner: Callable
+    optimizer: torch.optim.Optimizer,
+    states: list[OptimizerSession],
+    inner: functools.partial,
+    has_closure: bool,
 ) -> Any:
+    for state in states:
+        if state.core.warning and not has_closure:  # whose grads are yet to come
+            warn(state.core.warning)
     if steps_fused(optimizer):
         return _call(inner, states)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
@@ -167,9 +168,7 @@ def _step_unless_overflowed(
         return inner()
 
 
-def _step_within(
-    optimizer: torch.optim.Optimizer, states: list[OptimizerSession], inner: Callable
-) -> Any:
+def _step_within(states: list[OptimizerSession], inner: functools.partial) -> Any:
     """A step within another method that has lent the masters: a base's, or a wrapped optimizer's.
     If that method is no step, this decides whether to skip, and uses the grads."""
     is_skipped = False

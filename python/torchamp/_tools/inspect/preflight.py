@@ -119,22 +119,6 @@ class Preflight:
         power of two."""
         return self.grads().share_lost(FLOAT16, _exponent(loss_scale))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Its contents as numbers, texts, lists and dicts alone."""
-        return {
-            "model": self.model,
-            "device": str(self.device),
-            "recommended": self.recommended,
-            "milliseconds": self.milliseconds,
-            "peak_bytes": self.peak_bytes,
-            "verdicts": [dataclasses.asdict(each) for each in self.verdicts],
-            "findings": [
-                {**vars(each), "tensor": _tensor_dict(each.tensor)} for each in self.findings
-            ],
-            "tensors": [_tensor_dict(each) for each in self.tensors],
-            "notes": list(self.notes),
-        }
-
     def __str__(self) -> str:
         return f"{self._title()}\n\n{text_table(*self._table())}\n\n{self._summary()}"
 
@@ -202,20 +186,6 @@ def _preferred(device: torch.device) -> tuple[str, ...]:
     except on GPUs that have float16 alone."""
     has_bfloat16 = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
     return ("O4", "O1", "O5", "O2") if has_bfloat16 else ("O1", "O4", "O2", "O5")
-
-
-def _tensor_dict(tensor: TensorRange) -> dict[str, Any]:
-    found = tensor.range
-    return {
-        "kind": tensor.kind,
-        "module": tensor.module,
-        "name": tensor.name,
-        "exponents": found.exponents,
-        "zeros": found.zeros,
-        "infs": found.infs,
-        "nans": found.nans,
-        "max_abs": found.max_abs,
-    }
 
 
 def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None = None) -> Preflight:

@@ -69,19 +69,6 @@ class Report:
         """How many fewer than in float32; negative if it is more."""
         return self.float32_bytes.total - self.bytes.total
 
-    def to_dict(self) -> dict[str, Any]:
-        """Its contents as numbers, texts, lists and dicts alone."""
-        return {
-            "level": self.level,
-            "device": str(self.device),
-            "float32_matmul_precision": self.float32_matmul_precision,
-            "modules": [_row_dict(row) for row in self.rows],
-            "bytes": self.bytes.to_dict(),
-            "float32_bytes": self.float32_bytes.to_dict(),
-            "saved_bytes": self.saved_bytes,
-            "peak_bytes": self.peak_bytes,
-        }
-
     def __str__(self) -> str:
         return f"{self._title()}\n\n{text_table(*self._table())}\n\n{self._summary()}"
 
@@ -134,15 +121,6 @@ def _cells(row: ModuleRow, kinds: list[str], unit: str) -> list[str]:
         *casts,
         *(in_unit(sizes[kind], unit) if sizes[kind] else "" for kind in kinds),
     ]
-
-
-def _row_dict(row: ModuleRow) -> dict[str, Any]:
-    return {
-        **vars(row),
-        "weight_dtypes": {_short(key): value for key, value in row.weight_dtypes.items()},
-        "compute_dtypes": {_short(key): value for key, value in row.compute_dtypes.items()},
-        "bytes": row.bytes.to_dict(),
-    }
 
 
 def report(
