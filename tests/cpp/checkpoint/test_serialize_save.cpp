@@ -12,6 +12,7 @@
 #include "checkpoint/replace_file.h"
 #include "checkpoints.h"
 #include "errors.h"
+#include "remove_folder.h"
 
 namespace torchamp {
 namespace {
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 class SaveTest : public ::testing::Test {
  protected:
   SaveTest() { fs::create_directory(folder_); }
-  ~SaveTest() override { fs::remove_all(folder_); }
+  ~SaveTest() override { remove_folder(folder_); }
 
   std::string path() const { return folder_ + "/run.pt"; }
   std::vector<std::string> names() const {

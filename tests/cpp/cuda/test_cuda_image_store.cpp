@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "cuda/image_store.h"
+#include "remove_folder.h"
 
 namespace torchamp::cuda {
 namespace {
@@ -27,7 +28,7 @@ class ImageStoreTest : public testing::Test {
     root_ = mkdtemp(&name[0]);
     folder_ = root_ / "some" / "images";
   }
-  void TearDown() override { fs::remove_all(root_); }
+  void TearDown() override { remove_folder(root_); }
 
   void make_folder(mode_t mode) {
     fs::create_directories(folder_);

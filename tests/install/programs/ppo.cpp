@@ -21,7 +21,9 @@ struct ActorCriticImpl : torch::nn::Module {
   auto forward(torch::Tensor x) -> std::tuple<torch::Tensor, torch::Tensor> {
     x = torch::tanh(body->forward(x));
     mean = torch::tanh(mu->forward(x));
-    const torch::Tensor noise = torch::randn_like(mean) * log_std.exp();
+    // Before torch 2.13 other numbers are drawn in 16 bits.
+    const torch::Tensor drawn = torch::randn_like(mean, torch::kFloat).to(mean.scalar_type());
+    const torch::Tensor noise = drawn * log_std.exp();
     const torch::Tensor action = is_training() ? mean + noise : mean;
     return {action, value->forward(x)};
   }

@@ -75,7 +75,10 @@ Trainer& the_trainer(const Run& run) {
 /// A folder for the last file, which is gone when the program ends.
 struct Folder {
   Folder() { std::filesystem::create_directory(path); }
-  ~Folder() { std::filesystem::remove_all(path); }
+  ~Folder() {
+    for (const auto& file : std::filesystem::directory_iterator(path)) remove(file);
+    remove(path);
+  }
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() / ("self_play." + std::to_string(getpid()));
 };
