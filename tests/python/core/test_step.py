@@ -93,6 +93,30 @@ def test_master_grads_are_gone_after_the_step(level, overflow):
         assert (master.grad is None) == (overflow or master is not param)
 
 
+class GradsOfItsOwn(torch.optim.SGD):
+    """Its step drops the first parameter's grad, and gives the others another one."""
+
+    def step(self, closure=None):
+        super().step()
+        first, *others = self.param_groups[0]["params"]
+        first.grad = None
+        for param in others:
+            param.grad = torch.ones_like(param)
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O5"])
+def test_grads_that_a_step_has_dropped_or_replaced_are_not_put_back(level):
+    model, optimizer = initialized(
+        level, optimizer=lambda m: GradsOfItsOwn(m.parameters(), lr=0.1), loss_scale=8.0
+    )
+    backward(model, optimizer)
+    optimizer.step()
+    first, *others = model.parameters()
+    assert first.grad is None
+    for param in others:
+        assert torch.equal(param.grad.float(), torch.ones(param.shape))
+
+
 @pytest.mark.parametrize("level", DYNAMIC)
 def test_grads_that_are_all_zero_are_stepped_in_silence(level, heard):
     model, optimizer = initialized(level, linear_net(), **{**DYNAMIC[level], "verbosity": 1})
