@@ -172,6 +172,14 @@ def test_its_own_list_ids_and_attributes(level):
     assert model[0].weight.dtype != torch.float32
 
 
+def test_copies_and_pickles_of_all_that_it_has():
+    _, optimizer, _ = stepped("O2", lambda m: OwnList(m.parameters(), lr=0.1))
+    for copied in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(copied) is OwnList
+        with pytest.raises(RuntimeError, match="that initialize returned, got an OwnList"):
+            amp.telemetry(copied)
+
+
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_methods_beside_step(level):
     model, optimizer, plain, other = pair(level, SAM)
