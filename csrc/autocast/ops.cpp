@@ -92,8 +92,9 @@ struct Shared {
 
 std::mutex shared_mutex;
 
+/// Never destroyed: a model may be a global, which outlives what the first initialize makes.
 Shared& shared_of(c10::DeviceType device_type) {
-  static std::map<c10::DeviceType, Shared> shared;
+  static auto& shared = *new std::map<c10::DeviceType, Shared>;
   return shared[device_type];
 }
 

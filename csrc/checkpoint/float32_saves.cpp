@@ -26,7 +26,7 @@ bool is_narrow(const Tensor& tensor) {
 class Casts {
  public:
   static Casts& instance() {
-    static Casts casts;
+    static auto& casts = *new Casts;
     return casts;
   }
 

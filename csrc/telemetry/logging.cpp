@@ -13,7 +13,7 @@ std::mutex& mutex() {
 }
 
 LogSink& current_sink() {
-  static LogSink instance;
+  static auto& instance = *new LogSink;
   return instance;
 }
 

@@ -36,8 +36,9 @@ TORCHAMP_API int64_t at_least_one(const char* option, int64_t value);
 /// A bool, which a text does not convert to.
 struct Flag {
   template <class T>
-  Flag(T given) {
-    static_assert(!std::is_pointer_v<T>, "an option that is on or off takes a bool, not a text");
+  Flag(const T& given) {
+    static_assert(!std::is_pointer_v<std::decay_t<T>>,
+                  "an option that is on or off takes a bool, not a text");
     value = given;
   }
   operator bool() const { return value; }

@@ -10,7 +10,9 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -188,6 +190,33 @@ TEST_P(LifetimesTest, AProcessEndsWellWhereverAModelLives) {
     EXPECT_EXIT(end_process(seed, [this] { return make_amped(); }), testing::ExitedWithCode(0), "")
         << "seed " << seed;
   }
+}
+
+/// Saves at the end.
+struct Trainer {
+  ~Trainer() {
+    if (!amped) return;
+    std::ostringstream file;
+    torch::save(amped->model, file);
+  }
+  std::optional<Amped<Net>> amped;
+};
+
+/// Made before main, and so destroyed after all that the first initialize makes.
+Trainer of_the_program;
+
+[[noreturn]] void end_process_with_a_global(const std::function<Amped<Net>()>& make) {
+  of_the_program.amped.emplace(make());
+  std::exit(0);
+}
+
+TEST_P(LifetimesTest, AProcessEndsWellWhereItsFirstModelIsAGlobal) {
+  if (!device().is_cpu()) GTEST_SKIP() << "a forked process has no CUDA device";
+  const std::string style = GTEST_FLAG_GET(death_test_style);
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process that has initialized nothing
+  EXPECT_EXIT(end_process_with_a_global([this] { return make_amped(); }),
+              testing::ExitedWithCode(0), "");
+  GTEST_FLAG_SET(death_test_style, style);
 }
 
 TORCHAMP_AT_LEVELS(LifetimesTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O5);
