@@ -110,7 +110,9 @@ class Amp:
         _finish(self._session, self._chosen("finish", optimizers), loss_id)
 
     def _chosen(self, function: str, optimizers: Optimizers | None) -> list[torch.optim.Optimizer]:
-        return self.optimizers if optimizers is None else listed_optimizers(function, optimizers)
+        if optimizers is None or self._session is None:
+            return self.optimizers
+        return listed_optimizers(function, optimizers)
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """See amp.master_params."""
@@ -215,8 +217,7 @@ def scale_loss(
         RuntimeError: for optimizers that initialize did not return, or not in one call, and within
             another scale_loss of them.
     """
-    chosen = listed_optimizers("scale_loss", optimizers)
-    session = _session_of("scale_loss", chosen)
+    session, chosen = _found("scale_loss", optimizers)
     return _scale_loss(session, chosen, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
@@ -262,7 +263,7 @@ def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         IndexError: for a loss_id that is not below num_losses.
         RuntimeError: where there was no initialize.
     """
-    return _scale(_session_of("scale", []), loss, loss_id)
+    return _scale(_found("scale", None)[0], loss, loss_id)
 
 
 def _scale(session: Session | None, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
@@ -291,8 +292,7 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
         RuntimeError: for grads that an earlier finish() or scale_loss has unscaled, within
             scale_loss, and for optimizers that initialize did not return, or not in one call.
     """
-    chosen = listed_optimizers("finish", optimizers)
-    _finish(_session_of("finish", chosen), chosen, loss_id)
+    _finish(*_found("finish", optimizers), loss_id)
 
 
 def _finish(session: Session | None, optimizers: list[torch.optim.Optimizer], loss_id: int) -> None:
@@ -447,8 +447,7 @@ def _run_of(
 ) -> _checkpoint.Run:
     given = listed(function, "models", models)
     modules = [module_of(function, model, f"models[{i}]") for i, model in enumerate(given)]
-    chosen = [] if optimizers is None else listed_optimizers(function, optimizers)
-    session = _session_of(function, chosen)
+    session, chosen = _found(function, optimizers)
     if session is not None:
         known_states(chosen, function)
     return _run(function, modules, chosen, session)
@@ -465,19 +464,21 @@ def _run(
     return _checkpoint.run_of(models, optimizers, session)
 
 
-def _session_of(function: str, optimizers: list[torch.optim.Optimizer]) -> Session | None:
-    """The session of the first of `optimizers`; where there are none, that of the last initialize.
-    None where initialize was disabled."""
-    if is_disabled(optimizers):
-        return None
-    first = state_of(function, optimizers[0], "optimizers[0]") if optimizers else None
+def _found(
+    function: str, optimizers: Optimizers | None
+) -> tuple[Session | None, list[torch.optim.Optimizer]]:
+    """The session of the first optimizer, or of the last initialize; None: it was disabled."""
+    chosen = [] if optimizers is None else listed_optimizers(function, optimizers)
+    if is_disabled(chosen):
+        return None, chosen
+    first = state_of(function, chosen[0], "optimizers[0]") if chosen else None
     session = Last.session() if first is None else first.session
     if session is None:
         raise RuntimeError(
             f"{function}: expected initialize to be called first, with models and optimizers "
             "that still exist"
         )
-    return session
+    return session, chosen
 
 
 def _last_scalers(function: str) -> LossScalers:

@@ -79,6 +79,9 @@ def test_disabled():
     model = linear_net()
     optimizer = sgd(model)
     amp.initialize(model, optimizer, enabled=False, opt_level="nonsense")
+    loss = torch.ones(())
+    with amp.scale_loss(loss, None) as given:
+        assert given is loss
     loss = loss_of(model).half()
     with amp.scale_loss(loss, optimizer) as scaled_loss:
         assert scaled_loss is loss
@@ -190,6 +193,9 @@ def test_an_object_of_our_own():
 def test_an_object_of_our_own_disabled():
     model = linear_net()
     owner = Amp(model, sgd(model), enabled=False)
+    loss = torch.ones(())
+    with owner.scale_loss(loss, "any") as given:
+        assert given is loss
     loss = loss_of(model)
     with owner, owner.scale_loss(loss) as scaled_loss:
         assert scaled_loss is loss
