@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds and runs the C++ tests, then the Python tests, with the python on PATH. The Python tests run
-# even if C++ tests fail. The last line gives the time of each part.
+# even if C++ tests fail. The last lines give the ten slowest of each part, and the time of each.
 #
 #   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh         all but the soak tests
 #   MAX_JOBS=2 GTEST_SOURCE=<folder> run_tests.sh soak    the soak tests
@@ -56,16 +56,19 @@ python_tests() {
 
 # part <name> <command>: runs it, and records its time and whether it failed.
 part() {
+  say "$1"
   begin=$(date +%s)
   "$2" || failed="$failed $2"
   times="$times${times:+, }$1 $(($(date +%s) - begin)) s"
 }
 
+began=$(date +%s)
 part "build" build
 if [ -z "$failed" ]; then
   part "C++ tests" cpp_tests
   part "Python tests" python_tests
 fi
+python build_tools/slowest.py "$began" || :
 if [ -n "$failed" ]; then
   say "$times: FAILED:$failed"
   exit 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import pathlib
 import sys
 from typing import NamedTuple
 
 import pytest
-from installed import FOLDER, ROOT, launcher, once, run
+from _pytest.mark import ParameterSet
+from installed import FOLDER, ROOT, launcher, locked, once, run
 
 SOURCES = ROOT / "tests" / "install" / "programs"
 ITERATIONS = 12
@@ -24,12 +24,23 @@ TOLERANCE = 0.04
 #: Backwards of an iteration, all of one loss scale, where there are several.
 BACKWARDS = {"ddpg": 2, "ppo": 4, "self_play": 2}
 
-NAMES = [
-    pytest.param(path.stem, marks=pytest.mark.xdist_group(path.stem))
-    for path in sorted(SOURCES.glob("*.cpp"))
-]
-every_program = pytest.mark.parametrize("name", NAMES)
-every_level = pytest.mark.parametrize("level", ["O1", "O2", "O4", "O5"])
+#: Two optimizers and losses; a recurrent network; two models. The rest are soak tests.
+FIRST = ("ddpg", "seq2seq", "srgan")
+
+
+def every_program(*levels: str) -> pytest.MarkDecorator:
+    """Each by its name, at each of the levels."""
+
+    def case(name: str, *level: str) -> ParameterSet:
+        is_first = name in FIRST and {*level} <= {"O1", "O2"}
+        marks = [pytest.mark.xdist_group(name), *[pytest.mark.soak] * (not is_first)]
+        return pytest.param(name, *level, marks=marks)
+
+    names = [path.stem for path in sorted(SOURCES.glob("*.cpp"))]
+    if not levels:
+        return pytest.mark.parametrize("name", [case(name) for name in names])
+    pairs = [case(name, level) for name in names for level in levels]
+    return pytest.mark.parametrize(("name", "level"), pairs)
 
 
 class Line(NamedTuple):
@@ -56,18 +67,22 @@ def numbers(text: str) -> list[float]:
     return [float.fromhex(word) for word in text.split()]
 
 
-@pytest.fixture(scope="session")
-def programs(prefix: pathlib.Path) -> pathlib.Path:
-    """The folder of the programs, built against an installed torchamp."""
+@pytest.fixture
+def programs(prefix: pathlib.Path, name: str) -> pathlib.Path:
+    """The folder of the programs, of which that of this name is built against an installed torchamp."""
     tree = FOLDER / "programs"
 
-    def build() -> None:
+    def configure() -> None:
         python = f"-DPython3_EXECUTABLE={sys.executable}"
         found = f"-DCMAKE_PREFIX_PATH={prefix}"
         run("cmake", "-S", SOURCES, "-B", tree, *launcher(), python, found)
-        run("cmake", "--build", tree, "--parallel", os.environ.get("MAX_JOBS", "2"))
 
-    once("programs", build)
+    def build() -> None:
+        run("cmake", "--build", tree, "--parallel", "2", "--target", name, f"{name}_plain")
+
+    once("programs", configure)
+    with locked("builds"):  # one at a time in a tree
+        once(f"programs_{name}", build)
     return tree
 
 
@@ -85,7 +100,7 @@ def distance(ours: list[Line], theirs: list[Line]) -> float:
 
 
 @pytest.mark.parametrize("words", [(), (f"overflow={ITERATIONS - 1}",)], ids=["", "overflow"])
-@every_program
+@every_program()
 def test_o0_is_the_program_without_torchamp(
     programs: pathlib.Path, name: str, words: tuple[str, ...]
 ) -> None:
@@ -95,8 +110,7 @@ def test_o0_is_the_program_without_torchamp(
     assert at_o0 == printed(programs / f"{name}_plain", *words)
 
 
-@every_level
-@every_program
+@every_program("O1", "O2", "O4", "O5")
 def test_learns_as_in_float32(programs: pathlib.Path, name: str, level: str) -> None:
     """With a loss scale at which no step is skipped."""
     scale = ["loss_scale=128"] if level in ("O1", "O2") else []
@@ -105,8 +119,7 @@ def test_learns_as_in_float32(programs: pathlib.Path, name: str, level: str) -> 
     assert 0 < distance(ours, theirs) < TOLERANCE
 
 
-@every_level
-@every_program
+@every_program("O1", "O2", "O4", "O5")
 def test_skips_the_step_of_an_overflow(programs: pathlib.Path, name: str, level: str) -> None:
     """And goes on with a lower loss scale. O4 and O5 skip none with their own, which is fixed."""
     words = [f"level={level}", f"overflow={OVERFLOW_AT}", "loss_scale=dynamic"]
@@ -120,8 +133,7 @@ def test_skips_the_step_of_an_overflow(programs: pathlib.Path, name: str, level:
     assert all(map(math.isfinite, last.losses + last.weights))
 
 
-@pytest.mark.parametrize("level", ["plain", "O0", "O1", "O2", "O4", "O5"])
-@every_program
+@every_program("plain", "O0", "O1", "O2", "O4", "O5")
 def test_resumes(programs: pathlib.Path, name: str, level: str, tmp_path: pathlib.Path) -> None:
     """A process that loads goes on bit for bit; saving changes nothing."""
     program = programs / (f"{name}_plain" if level == "plain" else name)

@@ -44,7 +44,7 @@ int module_load(void** module, const void*) {
   return 0;
 }
 
-int module_function(void** function, void*, const char* name) {
+int find_function(void** function, void*, const char* name) {
   expect_loading_scope();
   if (std::strcmp(name, machine.missing_kernel) == 0) return 500;
   static std::set<std::string> names;
@@ -57,7 +57,7 @@ int error_name(int code, const char** name) {
   return 0;
 }
 
-Driver make_driver() {
+Driver driver_of_machine() {
   Driver driver{};
   driver.driver_version = [](int* version) { return *version = machine.driver_version, 0; };
   driver.device_get = [](int* device, int ordinal) { return *device = ordinal, 0; };
@@ -73,7 +73,7 @@ Driver make_driver() {
   driver.context_pop = [](void**) { return --machine.contexts, 0; };
   driver.module_load = module_load;
   driver.module_unload = [](void*) { return --machine.modules, 0; };
-  driver.module_function = module_function;
+  driver.module_function = find_function;
   driver.function_load = [](void*) { return expect_loading_scope(), ++machine.functions, 0; };
   driver.exchange_capture_mode = [](int* mode) {
     return std::swap(*mode, machine.capture_mode), 0;
@@ -92,7 +92,7 @@ class Loader : public testing::Test {
     EXPECT_EQ(machine.capture_mode, 0) << "the capture mode was not restored";
   }
 
-  const Driver driver_ = make_driver();
+  const Driver driver_ = driver_of_machine();
 };
 
 bool has_fatbin() {

@@ -20,7 +20,7 @@ std::string device_of(const void* context) {
   return std::to_string(static_cast<const int*>(context) - contexts);
 }
 
-Driver make_driver() {
+Driver driver_that_records() {
   Driver driver{};
   driver.device_get = [](int* device, int ordinal) { return *device = ordinal, 0; };
   driver.primary_context_retain = [](void** context, int device) {
@@ -45,7 +45,7 @@ Driver make_driver() {
 class IsCapturing : public testing::Test {
  protected:
   void SetUp() override {
-    static const Driver driver = make_driver();
+    static const Driver driver = driver_that_records();
     use_driver(driver);
     calls.clear();
   }

@@ -17,8 +17,8 @@ import torch
 import torch.multiprocessing as mp
 from torch import distributed
 
-#: Without progress for so many seconds a rank prints its stack and exits.
-PATIENCE = 15
+#: Without progress for so many seconds a rank prints its stack and exits. Busy machines take long.
+PATIENCE = 120
 
 Cases = Mapping[str, Callable[[], None]]
 

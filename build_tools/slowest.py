@@ -1,0 +1,67 @@
+"""Prints the ten slowest of each part of a test run: objects and programs, C++ and Python test files.
+
+slowest.py BEGIN    when the run began, in seconds since the epoch
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NINJA_LOG = ROOT / "build" / ".ninja_log"
+CPP_TESTS = ROOT / "build" / "Testing" / "Temporary" / "LastTest.log"
+PYTHON_TESTS = ROOT / "out" / "tests" / "python.xml"
+COUNT = 10
+
+
+def built(begin: float) -> Counter[str]:
+    """Seconds of each output. Empty for another generator than Ninja."""
+    seconds: Counter[str] = Counter()
+    if NINJA_LOG.exists():
+        for line in NINJA_LOG.read_text().splitlines()[1:]:
+            start, end, written, output, _ = line.split("\t")
+            if int(written) / 1e9 >= begin:
+                seconds[output] = (int(end) - int(start)) / 1e3
+    return seconds
+
+
+def cpp_tests(begin: float) -> Counter[str]:
+    if not is_new(CPP_TESTS, begin):
+        return Counter()
+    ended = re.findall(
+        r'^"(.+)" time elapsed: (\d+):(\d+):(\d+)$|^Test time = *([\d.]+) sec$',
+        CPP_TESTS.read_text(errors="replace"),
+        re.M,
+    )
+    times = [float(sec) for *_, sec in ended if sec]
+    return Counter(dict(zip((name for name, *_ in ended if name), times)))
+
+
+def python_tests(begin: float) -> Counter[str]:
+    seconds: Counter[str] = Counter()
+    if is_new(PYTHON_TESTS, begin):
+        for test in ElementTree.parse(PYTHON_TESTS).iter("testcase"):
+            path = re.match(r"[\w.]*\.test_\w+|\w+", test.get("classname", ""))
+            assert path is not None
+            seconds[path[0].replace(".", "/") + ".py"] += float(test.get("time", 0))
+    return seconds
+
+
+def is_new(path: pathlib.Path, begin: float) -> bool:
+    return path.exists() and path.stat().st_mtime >= begin
+
+
+def main() -> None:
+    begin = float(sys.argv[1])
+    parts = {"build": built, "C++ tests": cpp_tests, "Python tests": python_tests}
+    for part, times in parts.items():
+        for name, seconds in times(begin).most_common(COUNT):
+            print(f"{part}: {seconds:6.1f} s  {name}")
+
+
+if __name__ == "__main__":
+    main()
