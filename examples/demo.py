@@ -10,7 +10,6 @@ import argparse
 import sys
 from pathlib import Path
 
-import demo_figure
 import summary
 from runs import CPP_COMMAND, PYTHON_COMMAND, REPOSITORY, Run, build_cpp_example, run
 
@@ -41,11 +40,17 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
 
-    print("compiling examples/cpp/digits, in about a minute", file=sys.stderr)
+    print(
+        "demo: compiles examples/cpp/digits, in about a minute, then trains it at each of "
+        f"{', '.join(LEVELS)}, from C++ and from Python, in about two",
+        file=sys.stderr,
+    )
     build_cpp_example()
     passed_on = ["--epochs", arguments.epochs, "--device", arguments.device]
     pairs = [train_both(level, arguments.out, passed_on) for level in LEVELS]
     runs = [each for pair in pairs for each in pair]
+
+    import demo_figure  # matplotlib takes seconds, and more at its first start
 
     summary.write_summary(runs, arguments.out / "summary.csv")
     demo_figure.draw(pairs, arguments.out / "curves.png")
