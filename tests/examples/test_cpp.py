@@ -11,6 +11,8 @@ import pytest
 from cpp_programs import run_cpp
 from runs import EXAMPLES, Step, read_steps
 
+pytestmark = pytest.mark.soak
+
 
 def losses(steps: list[Step]) -> list[float]:
     return [step.loss for step in steps]
@@ -21,7 +23,6 @@ def last_loss(steps: list[Step]) -> float:
     return statistics.mean(losses(steps[-10:]))
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_dcgan(tmp_path: Path, level: str) -> None:
     """Three losses with separate scales; generated images become more similar to real ones."""
@@ -35,7 +36,6 @@ def test_dcgan(tmp_path: Path, level: str) -> None:
         assert steps[0].loss_scale == 2.0**16
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_char_transformer(tmp_path: Path, level: str) -> None:
     """It starts with uniform predictions, and learns more than the letter frequencies."""
@@ -57,7 +57,6 @@ def letter_entropy() -> float:
     return -sum(share * math.log(share) for share in shares)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("level", ["O1", "O4"])
 def test_lstm(tmp_path: Path, level: str) -> None:
     """It recalls the first of up to eight symbols, independent of the padding."""
@@ -66,7 +65,6 @@ def test_lstm(tmp_path: Path, level: str) -> None:
     assert len(read_steps(tmp_path / "steps.csv")) == 80
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_ddpm(tmp_path: Path, level: str) -> None:
     """The averaged weights draw points near a ring of radius 2; noise is 0.8 away from it."""
@@ -98,7 +96,6 @@ def test_distributed() -> None:
     assert int(summary["rank0_skipped_steps"]) > 0
 
 
-@pytest.mark.soak
 def test_migrate_scaler(tmp_path: Path) -> None:
     """Before: NaN from the first overflow on. After: those steps are skipped."""
     done = run_cpp("migrate_scaler", "--out", tmp_path / "steps.csv")
@@ -111,7 +108,6 @@ def test_migrate_scaler(tmp_path: Path) -> None:
     assert steps[0].skipped
 
 
-@pytest.mark.soak
 def test_cuda_graph_without_a_card() -> None:
     """It reports what is missing, and that nothing was run."""
     done = run_cpp("cuda_graph")

@@ -13,6 +13,8 @@ from installed import example
 
 PYTHON = Path(__file__).parents[2] / "examples" / "python"
 
+pytestmark = pytest.mark.soak
+
 
 def read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
@@ -66,7 +68,6 @@ def test_native_loop(tmp_path: Path, threads: int, autocast: str) -> None:
     }
 
 
-@pytest.mark.soak
 def test_compare(tmp_path: Path) -> None:
     """O2 has 16-bit weights, float32 grads and masters; O1 and the GradScaler's loop agree."""
     run_cpp("compare", "--epochs", 1, "--repeats", 1, "--out", tmp_path)
@@ -85,7 +86,6 @@ def test_compare(tmp_path: Path) -> None:
     assert o2[4] < 0.8 * float32[4]  # activations
 
 
-@pytest.mark.soak
 def test_vgg_sweep(tmp_path: Path) -> None:
     sizes = "--batch 8 16 --epochs 1 --images 32 --width 1/32 --levels O0 O2 O5"
     run_cpp("vgg_sweep", *sizes.split(), "--out", tmp_path)

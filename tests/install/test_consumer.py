@@ -18,6 +18,7 @@ def test_find_package_in_a_moved_prefix(prefix: pathlib.Path, build_consumer: Ca
     assert build_consumer(f"-DCMAKE_PREFIX_PATH={prefix}") == EXPECTED
 
 
+@pytest.mark.soak
 def test_a_torch_in_a_folder_with_a_space(
     prefix: pathlib.Path, build_consumer: Callable, tmp_path: pathlib.Path
 ) -> None:
@@ -27,6 +28,7 @@ def test_a_torch_in_a_folder_with_a_space(
     assert build_consumer(*options) == EXPECTED
 
 
+@pytest.mark.soak
 def test_find_package_in_the_wheel(wheel_site: pathlib.Path, build_consumer: Callable) -> None:
     found = wheel_site / "torchamp" / "share" / "cmake"
     assert build_consumer(f"-DCMAKE_PREFIX_PATH={found}") == EXPECTED

@@ -1,7 +1,7 @@
-// Every sequence of four things that may happen to one parameter, by core::Backward and core::Step,
-// against plain arithmetic: a step uses the sum of the grads of all backwards since the last
-// zeroing or step, each unscaled by its own scale, with what the program has done to that sum in
-// between.
+// Every sequence of three things, in `make soak` four, that may happen to one parameter, by
+// core::Backward and core::Step, against plain arithmetic: a step uses the sum of the grads of all
+// backwards since the last zeroing or step, each unscaled by its own scale, with what the program
+// has done to that sum in between.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full_like.h>
 
