@@ -58,4 +58,4 @@ def test_the_variable_takes_the_kernels_away(python) -> None:
 def test_an_unknown_value_of_the_variable_is_refused(python) -> None:
     printed = python("-c", BACKEND_OF_THE_CPU, TORCHAMP_KERNELS="cutlass", expect=1)
     message = "TORCHAMP_KERNELS: expected auto, aot, nvrtc or aten, got cutlass"
-    assert printed.splitlines()[-1] == f"ValueError: {message}"
+    assert printed.splitlines()[-1] == f"RuntimeError: {message}"
