@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from forked import Server, Started, output_of
 from tensors import DEVICES
 
 import torchamp
@@ -38,7 +39,9 @@ def _same_start():
 
 @pytest.fixture
 def no_collector():
-    """Cycles live on."""
+    """Cycles live on, but not those that the first optimizer of a process makes, in an import."""
+    import torch._dynamo  # noqa: F401
+
     gc.collect()
     gc.disable()
     yield
@@ -55,23 +58,53 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": PACKAGE, **variables}
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Forks Python processes that have torch."""
+    with Server(PYTHONPATH=PACKAGE) as server:
+        yield server
+
+
 @pytest.fixture
-def python(tmp_path):
-    """Runs a new Python process in its own folder and returns its output. Asserts its exit
-    status."""
+def start_python(server, tmp_path):
+    """Starts a Python program in its own folder, with torch imported already."""
+
+    def start(*arguments: str, **environment: str) -> Started:
+        return server.start(arguments, tmp_path, _environment(environment))
+
+    return start
+
+
+@pytest.fixture
+def python(start_python):
+    """Runs it and returns its output. Asserts its exit status."""
 
     def run(*arguments: str, expect: int = 0, **environment: str) -> str:
-        result = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": PACKAGE, **environment},
-            capture_output=True,
-            text=True,
-        )
-        assert result.returncode == expect, result.stderr
-        return result.stdout + result.stderr
+        return output_of(start_python(*arguments, **environment).wait(), expect)
 
     return run
+
+
+@pytest.fixture
+def new_python(tmp_path):
+    """The same in a new process, for what happens as Python starts or torch is imported."""
+
+    def run(*arguments: str, expect: int = 0, **environment: str) -> str:
+        command, variables = [sys.executable, *arguments], _environment(environment)
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+        return output_of(done, expect)
+
+    return run
+
+
+def pytest_collection_finish() -> None:
+    """What there is now lives on: tests that collect garbage need not look for it there."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

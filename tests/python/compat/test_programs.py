@@ -5,7 +5,7 @@ import pathlib
 import re
 
 import pytest
-from run_program import run_program, run_ranks
+from forked import output_of
 
 FOLDER = pathlib.Path(__file__).parent / "programs"
 LEVELS = ["O0", "O1", "O2", "O3"]
@@ -42,8 +42,16 @@ SKIPS = {
 OWN_WEIGHTS = {"amp_init": "float32"}
 
 
-def path_of(program: str) -> str:
-    return str(FOLDER / f"{program}.py")
+def command(program: str, level: str) -> list[str]:
+    return ["-m", "torchamp.apex", str(FOLDER / f"{program}.py"), "--opt-level", level]
+
+
+@pytest.fixture
+def run_program(python):
+    def run(program: str, level: str, *arguments: str) -> str:
+        return python(*command(program, level), *arguments)
+
+    return run
 
 
 def losses_of(said: str) -> list[float]:
@@ -60,8 +68,8 @@ def test_every_program_is_in_the_table():
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("program", LEARNS)
-def test_it_trains(program, level, tmp_path):
-    said = run_program([path_of(program), "--opt-level", level], tmp_path / "log")
+def test_it_trains(run_program, program, level):
+    said = run_program(program, level)
     assert "Logging error" not in said, said
     losses = losses_of(said)
     assert losses[-1] < LEARNS[program] * losses[0], said
@@ -73,8 +81,8 @@ def test_it_trains(program, level, tmp_path):
         assert "skip" in said
 
 
-def test_from_the_command_line(python):
-    said = python("-m", "torchamp.apex", path_of("word_lm"), "--opt-level", "O2")
+def test_from_the_command_line(new_python):
+    said = new_python(*command("word_lm", "O2"))
     assert printed(said, "weights") == "torch.float16"
 
 
@@ -87,29 +95,27 @@ def test_from_the_command_line(python):
         ("O2", ["--loss-scale", "dynamic"], "float32"),
     ],
 )
-def test_strings_from_the_command_line(level, arguments, batchnorm, tmp_path):
-    arguments = [path_of("imagenet"), "--opt-level", level, *arguments]
-    said = run_program(arguments, tmp_path / "log")
+def test_strings_from_the_command_line(run_program, level, arguments, batchnorm):
+    said = run_program("imagenet", level, *arguments)
     assert printed(said, "batchnorm") == f"torch.{batchnorm}"
     assert losses_of(said)[-1] < 0.5 * losses_of(said)[0]
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("program", "at"), [("imagenet", 1), ("pretrain_lamb", 7)])
-def test_resuming_is_as_never_having_stopped(program, at, level, tmp_path):
-    arguments = [path_of(program), "--opt-level", level]
-    whole = run_program([*arguments, "--save", f"{tmp_path}/%d.pt"], tmp_path / "whole")
-    rest = run_program([*arguments, "--resume", f"{tmp_path}/{at}.pt"], tmp_path / "rest")
+def test_resuming_is_as_never_having_stopped(run_program, program, at, level):
+    whole = run_program(program, level, "--save", "%d.pt")
+    rest = run_program(program, level, "--resume", f"{at}.pt")
     assert printed(rest, "sum") == printed(whole, "sum")
     assert losses_of(rest) == losses_of(whole)[at + 1 :]
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_two_ranks_stay_together(level, tmp_path):
-    common = [path_of("imagenet"), "--opt-level", level, "--sync_bn", "--world-size", "2"]
+def test_two_ranks_stay_together(start_python, level, tmp_path):
+    common = [*command("imagenet", level), "--sync_bn", "--world-size", "2"]
     common += ["--rendezvous", f"file://{tmp_path}/rendezvous"]
-    ranks = [[*common, "--local_rank", str(rank)] for rank in range(2)]
-    first, second = run_ranks(ranks, [tmp_path / "first", tmp_path / "second"])
+    ranks = [start_python(*common, "--local_rank", str(rank)) for rank in range(2)]
+    first, second = (output_of(rank.wait()) for rank in ranks)
     assert printed(first, "sum") == printed(second, "sum")
     assert losses_of(first) != losses_of(second)
     assert losses_of(first)[-1] < 0.5 * losses_of(first)[0]

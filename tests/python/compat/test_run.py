@@ -123,9 +123,9 @@ def test_programs_that_the_program_starts_are_aliased(python, write):
     assert said[0] == "False" and "torchamp.compat.apex" in said[1]
 
 
-def test_a_sitecustomize_of_the_users_runs_in_children_too(python, write, tmp_path):
+def test_a_sitecustomize_of_the_users_runs_in_children_too(new_python, write, tmp_path):
     write("site/sitecustomize.py", "print('mine')")
     script = write("train.py", "import subprocess, sys; subprocess.run([sys.executable, '-c', ''])")
     path = f"{tmp_path}/site:{pathlib.Path(torchamp.__file__).parents[1]}"
-    said = python("-m", "torchamp.apex", script, PYTHONPATH=path)
+    said = new_python("-m", "torchamp.apex", script, PYTHONPATH=path)
     assert said.split() == ["mine", "mine"]

@@ -65,38 +65,29 @@ def test_it_runs_as_a_script_where_torchamp_is_missing(tmp_path: pathlib.Path) -
     ]
 
 
-def test_the_command_reports_what_torchamp_refuses() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "torchamp"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TORCHAMP_KERNELS": "cutlass"},
-    )
-    assert done.returncode == 2, done.stderr
-    assert "BROKEN  kernels on cpu: unavailable: TORCHAMP_KERNELS: expected" in done.stdout
+def test_the_command_reports_what_torchamp_refuses(python) -> None:
+    printed = python("-m", "torchamp", TORCHAMP_KERNELS="cutlass", expect=2)
+    assert "BROKEN  kernels on cpu: unavailable: TORCHAMP_KERNELS: expected" in printed
 
 
 @pytest.mark.parametrize(
     "command", [["-m", "torchamp"], ["-m", "torchamp.apex"], [doctor.__file__]], ids=" ".join
 )
-def test_every_command_has_help(command: list) -> None:
-    done = subprocess.run([sys.executable, *command, "--help"], capture_output=True, text=True)
+def test_every_command_has_help(start_python, command: list) -> None:
+    done = start_python(*command, "--help").wait()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: ")
 
 
-def test_the_command_prints_json() -> None:
-    command = [sys.executable, "-m", "torchamp", "doctor", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_the_command_prints_json(start_python) -> None:
+    done = start_python("-m", "torchamp", "doctor", "--json").wait()
     report = json.loads(done.stdout)
     assert report["status"] == ["ok", "note", "broken"][done.returncode]
     assert {"torch", "torchamp", "NVRTC"} <= {each["subject"] for each in report["findings"]}
 
 
-def test_the_command_prints_the_version() -> None:
-    command = [sys.executable, "-m", "torchamp", "--version"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed == f"torchamp {torchamp.__version__}\n"
+def test_the_command_prints_the_version(new_python) -> None:
+    assert new_python("-m", "torchamp", "--version") == f"torchamp {torchamp.__version__}\n"
 
 
 def test_the_doctor_prints_the_installed_version(
@@ -118,9 +109,8 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert done.returncode in (0, 1)  # 1: a tool could be better
 
 
-def test_cmakedir_prints_one_folder() -> None:
-    command = [sys.executable, "-m", "torchamp", "--cmakedir"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_cmakedir_prints_one_folder(python) -> None:
+    printed = python("-m", "torchamp", "--cmakedir")
     assert printed.strip().endswith("share/cmake")
     assert len(printed.splitlines()) == 1
 

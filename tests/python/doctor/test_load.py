@@ -1,9 +1,5 @@
 """What `import torchamp` checks, and build_info."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -36,13 +32,10 @@ def test_build_info_has_what_bug_reports_need() -> None:
     assert bool(info["fatbin"]) != info["nvcc"].startswith("absent: ")
 
 
-def test_build_info_names_the_kernel_cache() -> None:
+def test_build_info_names_the_kernel_cache(python) -> None:
     code = "import torchamp; print(torchamp.build_info()['kernel_cache'])"
     for variable, folder in (("/somewhere/else", "/somewhere/else"), ("off", "")):
-        environment = {**os.environ, "TORCHAMP_CACHE": variable}
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert done.stdout == f"{folder}\n", done.stderr
+        assert python("-c", code, TORCHAMP_CACHE=variable) == f"{folder}\n"
 
 
 @pytest.mark.card
@@ -54,22 +47,15 @@ def test_build_info_names_the_kernels_of_every_device() -> None:
     assert {kernels[card] for card in cards} <= {"fatbin", "nvrtc", "aten"}
 
 
-def backend_of_the_cpu(kernels: str) -> subprocess.CompletedProcess:
-    """Uses a new process, because each reads TORCHAMP_KERNELS once."""
-    code = "from torchamp._load import backend; print(*backend('cpu'), sep=': ')"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TORCHAMP_KERNELS": kernels},
-    )
+BACKEND_OF_THE_CPU = "from torchamp._load import backend; print(*backend('cpu'), sep=': ')"
 
 
-def test_the_variable_takes_the_kernels_away() -> None:
-    assert backend_of_the_cpu("aten").stdout == "aten: TORCHAMP_KERNELS is aten\n"
+def test_the_variable_takes_the_kernels_away(python) -> None:
+    printed = python("-c", BACKEND_OF_THE_CPU, TORCHAMP_KERNELS="aten")
+    assert printed == "aten: TORCHAMP_KERNELS is aten\n"
 
 
-def test_an_unknown_value_of_the_variable_is_refused() -> None:
-    done = backend_of_the_cpu("cutlass")
-    assert done.stdout == ""
-    assert "TORCHAMP_KERNELS: expected auto, aot, nvrtc or aten, got cutlass" in done.stderr
+def test_an_unknown_value_of_the_variable_is_refused(python) -> None:
+    printed = python("-c", BACKEND_OF_THE_CPU, TORCHAMP_KERNELS="cutlass", expect=1)
+    message = "TORCHAMP_KERNELS: expected auto, aot, nvrtc or aten, got cutlass"
+    assert printed.splitlines()[-1] == f"RuntimeError: {message}"

@@ -1,18 +1,13 @@
 """Tensors without memory of their own are refused before anything is changed, and crash nothing;
 those with memory are taken, whatever their class."""
 
-import functools
 import json
 import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 import tensor_kinds
 import torch
 
-import torchamp
 from torchamp import ops, optimizers
 
 #: Ops that meta tensors alone dispatch do nothing, as all ops of torch.
@@ -37,24 +32,18 @@ CASES = [
 ]
 
 
-@functools.cache
-def outcomes():
+@pytest.fixture(scope="module")
+def outcomes(server, tmp_path_factory):
     """Of every function and kind, from a process that a crash ends."""
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", str(pathlib.Path(tensor_kinds.__file__))],
-        env={**os.environ, "PYTHONPATH": str(pathlib.Path(torchamp.__file__).parents[1])},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    lines = (
-        line for line in result.stdout.splitlines() if line.startswith('["')
-    )  # gloo prints too
+    folder = tmp_path_factory.mktemp("outcomes")
+    done = server.start([tensor_kinds.__file__], folder, os.environ).wait()
+    lines = (line for line in done.stdout.splitlines() if line.startswith('["'))  # gloo prints too
     return {(function, kind): rest for function, kind, *rest in map(json.loads, lines)}
 
 
 @pytest.mark.parametrize("function, kind", CASES)
-def test_refused_before_anything_is_changed(function, kind):
-    error, message, stayed = outcomes()[function, kind]
+def test_refused_before_anything_is_changed(outcomes, function, kind):
+    error, message, stayed = outcomes[function, kind]
     if error == "Impossible":
         pytest.skip("torch makes no such parameter or grad")
     assert error in ("TypeError", "RuntimeError"), message
@@ -62,16 +51,16 @@ def test_refused_before_anything_is_changed(function, kind):
     assert stayed, "a plain tensor was changed"
 
 
-def test_the_message_names_what_to_pass_instead_of_a_dtensor():
-    assert outcomes()["check", "DTensor"][1] == (
+def test_the_message_names_what_to_pass_instead_of_a_dtensor(outcomes):
+    assert outcomes["check", "DTensor"][1] == (
         "check: expected tensors[1] to have memory of its own, got a subclass that wraps others; "
         "of a DTensor, pass .to_local()"
     )
 
 
 @pytest.mark.parametrize("function", sorted(function for function, _ in OF_SHARDS))
-def test_shards_are_taken(function):
-    assert outcomes()[function, "DTensor"][:2] == ["none", ""]
+def test_shards_are_taken(outcomes, function):
+    assert outcomes[function, "DTensor"][:2] == ["none", ""]
 
 
 class Marked(torch.Tensor):

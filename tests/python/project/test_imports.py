@@ -7,8 +7,6 @@ from __future__ import annotations
 import ast
 import graphlib
 import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -119,11 +117,10 @@ def test_another_user_of_the_tools_is_found(tmp_path: pathlib.Path) -> None:
     assert users_of_tools(graph_of(package)) == {"torchamp._core"}
 
 
-def test_an_import_does_not_bring_the_compiler_of_graphs() -> None:
+def test_an_import_does_not_bring_the_compiler_of_graphs(new_python) -> None:
     program = "import sys, torch; before = set(sys.modules); import torchamp; "
     program += "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
     program += "; print('torch._dynamo' in sys.modules, 'torch._inductor' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    packages, compilers = done.stdout.splitlines()
+    packages, compilers = new_python("-c", program).splitlines()
     assert "sympy" not in packages.split()
     assert compilers == "False False"

@@ -1,10 +1,8 @@
 """docs/tutorial.md runs and prints what it says, and its notebook has the same cells."""
 
 import json
-import os
 import pathlib
 import re
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -43,19 +41,17 @@ def test_links_of_the_notebook_lead_to_files() -> None:
 
 
 #: In a process of its own, where no logging is set up.
-PROGRAM = "import json, sys, tutorial; print(json.dumps(tutorial.run(json.load(sys.stdin), {})))"
+PROGRAM = """
+import json, sys
+sys.path.append(sys.argv[1])
+import tutorial
+print(json.dumps(tutorial.run(sys.argv[2:], {})))
+"""
 
 
-def test_the_notebook_prints_what_the_page_says() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps(code_of_the_notebook()),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
+def test_the_notebook_prints_what_the_page_says(python) -> None:
+    folder = str(ROOT / "build_tools")
+    printed = json.loads(python("-c", PROGRAM, folder, *code_of_the_notebook()))
     expected = [output for _, output in tutorial.cells(PAGE)]
     assert list(map(without_numbers, printed)) == list(map(without_numbers, expected))
     accuracies = re.findall(r"accuracy (\S+)", "".join(printed))

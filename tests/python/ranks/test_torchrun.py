@@ -13,16 +13,16 @@ LAUNCHER = "-m torch.distributed.run --nproc-per-node=2 --max-restarts=1 --rdzv-
 ADDRESS = "--rdzv-endpoint=127.0.0.1:0 --local-addr=127.0.0.1"
 
 
-def outcome(python, folder: Path, *killed_in: str) -> list[tuple[int, list[torch.Tensor]]]:
+def outcome(new_python, folder: Path, *killed_in: str) -> list[tuple[int, list[torch.Tensor]]]:
     """Of each rank: the step its last start began with, and its masters."""
     folder.mkdir()
-    python(*LAUNCHER.split(), *ADDRESS.split(), str(PROGRAM), str(folder), *killed_in)
+    new_python(*LAUNCHER.split(), *ADDRESS.split(), str(PROGRAM), str(folder), *killed_in)
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
 
 
-def test_a_killed_rank_resumes_bit_for_bit(python, tmp_path):
-    (begun, expected), (_, other) = outcome(python, tmp_path / "never")
+def test_a_killed_rank_resumes_bit_for_bit(new_python, tmp_path):
+    (begun, expected), (_, other) = outcome(new_python, tmp_path / "never")
     assert begun == 0 and all(map(torch.equal, expected, other))
-    for begun, masters in outcome(python, tmp_path / "killed", "3"):
+    for begun, masters in outcome(new_python, tmp_path / "killed", "3"):
         assert begun in (3, 4), "the checkpoints before and after the step of the kill"
         assert all(map(torch.equal, masters, expected))

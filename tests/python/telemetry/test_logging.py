@@ -42,7 +42,7 @@ def run(python, tmp_path):
     def start(before: str = "", verbosity: int = 1, factor: float = 1e30) -> tuple[str, str]:
         code = before + TRAIN.format(verbosity=verbosity, factor=factor)
         redirected = f"import sys; sys.stderr = open('err', 'w')\n{code}"
-        out = python("-W", "ignore", "-c", redirected)
+        out = python("-c", redirected)
         return out, (tmp_path / "err").read_text()
 
     return start
