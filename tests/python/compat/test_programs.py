@@ -5,7 +5,7 @@ import pathlib
 import re
 
 import pytest
-from run_program import run_program, run_ranks
+from processes.run_program import run_program, run_ranks
 
 FOLDER = pathlib.Path(__file__).parent / "programs"
 LEVELS = ["O0", "O1", "O2", "O3"]

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-import tensor_kinds
 import torch
+from processes import tensor_kinds
 
 import torchamp
 from torchamp import ops, optimizers
