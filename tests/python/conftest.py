@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from forked import Server, Started, output_of
+from processes.forked import Server, Started, output_of
 from tensors import DEVICES
 
 import torchamp

@@ -7,9 +7,9 @@ import re
 
 import pytest
 import torch
+from autocast.op_log import OpLog
+from autocast.table import COMPARISONS, FLOAT32, FLOAT32_ALONE, LOW_PRECISION, WIDEST
 from nets import linear_net
-from o1_table import COMPARISONS, FLOAT32, FLOAT32_ALONE, LOW_PRECISION, WIDEST
-from op_log import OpLog
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchamp import Amp, amp

@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 import torch
+from autocast.op_log import OpLog
 from nets import initialized, sgd
-from op_log import OpLog
 from test_o1_ops import LEVELS
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode

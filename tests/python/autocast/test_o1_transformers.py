@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from op_log import OpLog
+from autocast.op_log import OpLog
 from test_o1_ops import LEVELS, skipped_without_a_driver
 from torch._subclasses.fake_tensor import FakeTensorMode
 

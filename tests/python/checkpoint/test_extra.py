@@ -13,7 +13,7 @@ from nets import file_by, initialized
 import torchamp
 from torchamp import amp
 
-TRAINING = str(pathlib.Path(__file__).parents[1] / "support" / "resumed_training.py")
+TRAINING = str(pathlib.Path(__file__).parents[1] / "support" / "processes" / "resumed_training.py")
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O5"])

@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-import pathlib
 import resource
 import stat
+import sys
 
 import pytest
 import torch
@@ -12,12 +12,11 @@ from nets import initialized, train_step
 
 from torchamp import amp
 
-KILLED_SAVES = pathlib.Path(__file__).parents[1] / "support" / "killed_saves.py"
-
 
 @pytest.mark.parametrize("kills", [20, pytest.param(250, marks=pytest.mark.soak)])
 def test_a_killed_save_leaves_the_file_whole(python, tmp_path, kills):
-    output = python(str(KILLED_SAVES), str(tmp_path / "run.pt"), str(kills))
+    program = ("-m", "processes.killed_saves", str(tmp_path / "run.pt"), str(kills))
+    output = python(*program, PYTHONPATH=os.pathsep.join(sys.path))
     loaded = [int(line) for line in output.split()]
     assert len(loaded) == kills and len(set(loaded)) > 1
 

@@ -3,7 +3,7 @@
 import amp_C
 import pytest
 import torch
-from amp_c_lists import GRADS, assert_equal, draw, stepped_by, zeros
+from compat.lists import GRADS, assert_equal, draw, stepped_by, zeros
 
 from torchamp import ops, optimizers
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from apex import amp
 from apex.optimizers import FusedAdam, FusedNovoGrad, FusedSGD
-from apex_optimizers import (
+from compat.optimizers import (
     ALL,
     assert_equal,
     counting,

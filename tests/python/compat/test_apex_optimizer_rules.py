@@ -3,7 +3,7 @@
 import pytest
 import torch
 from apex.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad, FusedSGD
-from apex_optimizers import ALL, every, make_params, set_grads, train
+from compat.optimizers import ALL, every, make_params, set_grads, train
 from torch import nn
 
 import torchamp

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from apex.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad
-from apex_optimizers import ALL, assert_equal, every, make_params, train
+from compat.optimizers import ALL, assert_equal, every, make_params, train
 
 import torchamp
 

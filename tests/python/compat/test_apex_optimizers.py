@@ -3,7 +3,7 @@
 import pytest
 import torch
 from apex.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad, FusedSGD
-from apex_optimizers import assert_equal, make_params, set_grads, train
+from compat.optimizers import assert_equal, make_params, set_grads, train
 from torch import nn
 
 #: apex's optimizer, its arguments, and the reference: torch's in float64

@@ -5,7 +5,7 @@ import inspect
 import apex.optimizers
 import pytest
 import torch
-from apex_optimizers import ALL, make_params, train
+from compat.optimizers import ALL, make_params, train
 from torch.optim.optimizer import required
 
 ADAM = dict(lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8)

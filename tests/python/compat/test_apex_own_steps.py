@@ -8,7 +8,7 @@ import torch
 from apex import amp
 from apex.multi_tensor_apply import multi_tensor_applier
 from apex.optimizers import FusedAdam
-from apex_optimizers import ALL, assert_equal, every, make_params, set_grads, train
+from compat.optimizers import ALL, assert_equal, every, make_params, set_grads, train
 from nets import linear_net, loss_of, overflow_at
 
 import torchamp

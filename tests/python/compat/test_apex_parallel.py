@@ -12,7 +12,7 @@ from apex import amp
 from apex.optimizers import FusedAdam
 from apex.parallel import DistributedDataParallel, Reducer, convert_syncbn_model
 from apex.parallel.distributed import flat_dist_call
-from ranks import assert_same_on_both, gathered, run_on_two_ranks
+from processes.ranks import assert_same_on_both, gathered, run_on_two_ranks
 from torch import distributed, nn
 
 

@@ -4,11 +4,11 @@ import importlib
 import inspect
 from functools import partial
 
-import apex_table
 import pytest
 import torch
 from apex import amp
 from apex.amp.handle import AmpHandle
+from compat import table
 from nets import linear_net, sgd
 from torch import distributed, nn
 
@@ -36,10 +36,10 @@ def is_as_told(function, told):
 
 def check(name, is_right):
     """Right, or with a reason in the list of those that are otherwise, and not both."""
-    assert is_right != (name in apex_table.OTHERWISE), name
+    assert is_right != (name in table.OTHERWISE), name
 
 
-FUNCTIONS = [(m, each) for m, functions in apex_table.FUNCTIONS.items() for each in functions]
+FUNCTIONS = [(m, each) for m, functions in table.FUNCTIONS.items() for each in functions]
 
 
 @pytest.mark.parametrize(("module", "told"), FUNCTIONS, ids=lambda each: each.partition("(")[0])
@@ -48,23 +48,23 @@ def test_functions(module, told):
     check(name, is_as_told(found(name), told))
 
 
-@pytest.mark.parametrize("name", apex_table.APPLIED)
+@pytest.mark.parametrize("name", table.APPLIED)
 def test_functions_that_programs_apply(name):
     function = found(name)
-    told = apex_table.APPLIED[name]
+    told = table.APPLIED[name]
     assert inspect.isfunction(function.forward) and is_as_told(function.forward, told)
     assert callable(function.apply)
 
 
-@pytest.mark.parametrize("module", apex_table.NAMES)
+@pytest.mark.parametrize("module", table.NAMES)
 def test_names(module):
     there = vars(importlib.import_module(module))
-    assert set(apex_table.NAMES[module].split()) <= set(there)
+    assert set(table.NAMES[module].split()) <= set(there)
 
 
-@pytest.mark.parametrize("name", apex_table.CLASSES)
+@pytest.mark.parametrize("name", table.CLASSES)
 def test_bases_and_constructors(name):
-    base, told, _ = apex_table.CLASSES[name]
+    base, told, _ = table.CLASSES[name]
     kind = found(name)
     assert issubclass(kind, found(base))
     if told is not None:
@@ -97,14 +97,14 @@ def one_rank(tmp_path):
     distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", [name for name, row in apex_table.CLASSES.items() if row[2]])
+@pytest.mark.parametrize("name", [name for name, row in table.CLASSES.items() if row[2]])
 def test_attributes(name, one_rank):
     arguments = ARGUMENTS.get(name, dict)()
     if "normalization" in name:
         arguments = {"normalized_shape": 4}
     made = found(name)(**arguments)
     try:
-        for attribute in apex_table.CLASSES[name][2].split():
+        for attribute in table.CLASSES[name][2].split():
             check(f"{name}.{attribute}", hasattr(made, attribute))
     finally:
         if isinstance(made, AmpHandle):
@@ -115,15 +115,15 @@ def test_attributes(name, one_rank):
 def test_optimizers_after_initialize(level):
     model = linear_net()
     model, optimizer = amp.initialize(model, sgd(model), opt_level=level, verbosity=0)
-    assert all(hasattr(optimizer, name) for name in apex_table.OPTIMIZER.split())
-    assert all(hasattr(optimizer._amp_stash, name) for name in apex_table.STASH.split())
+    assert all(hasattr(optimizer, name) for name in table.OPTIMIZER.split())
+    assert all(hasattr(optimizer._amp_stash, name) for name in table.STASH.split())
 
 
 def test_every_reason_is_of_an_entry():
     entries = {f"{module}.{told.partition('(')[0]}" for module, told in FUNCTIONS}
     entries |= {
         f"{name}.{attribute}"
-        for name, row in apex_table.CLASSES.items()
+        for name, row in table.CLASSES.items()
         for attribute in row[2].split()
     }
-    assert set(apex_table.OTHERWISE) <= entries | set(apex_table.CLASSES)
+    assert set(table.OTHERWISE) <= entries | set(table.CLASSES)

@@ -5,7 +5,7 @@ import pathlib
 import re
 
 import pytest
-from forked import output_of
+from processes.forked import output_of
 
 FOLDER = pathlib.Path(__file__).parent / "programs"
 LEVELS = ["O0", "O1", "O2", "O3"]

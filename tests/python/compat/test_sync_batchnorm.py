@@ -3,7 +3,7 @@
 import pytest
 import torch
 from apex.parallel import SyncBatchNorm, convert_syncbn_model, create_syncbn_process_group
-from ranks import gathered, run_on_two_ranks
+from processes.ranks import gathered, run_on_two_ranks
 from torch import distributed, nn
 
 SIZES = [(5, 3), (5, 3, 4), (5, 3, 4, 2), (5, 3, 2, 2, 2)]

@@ -1,41 +1,39 @@
-"""Random training programs do what docs/grads.md says: mirror.py follows them in plain PyTorch."""
+"""Random training programs do what docs/grads.md says: the mirror follows them in plain PyTorch."""
 
 from __future__ import annotations
 
 import pytest
-from fuzz_events import Event, Program, Recipe, Setup
-from fuzz_programs import SEEDS
-from fuzz_run import failure
-from fuzz_scaler import scaler_failure
-from seeds import shrunk
+from fuzz.events import Event, Program, Recipe, Setup
+from fuzz.properties import check
+from fuzz.shrink import shrunk
+from languages.by_hand import clip_norm, step, zero
+from mirror.compare import failure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 FEW, MANY = 25, 500
 
 
-@pytest.mark.parametrize("first", range(0, 500, FEW))
+@pytest.mark.parametrize("first", range(0, 250, FEW))
 def test_programs(first):
-    SEEDS.check(first, FEW)
+    check("mirror", first, FEW)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(500, 5_500, MANY))
+@pytest.mark.parametrize("first", range(250, 5_750, MANY))
 def test_many_programs(first):
-    SEEDS.check(first, MANY)
+    check("mirror", first, MANY)
 
 
 @pytest.mark.parametrize("first", range(0, 100, FEW))
 def test_programs_of_grad_scaler(first):
-    for seed in range(first, first + FEW):
-        assert (seed, scaler_failure(seed)) == (seed, "")
+    check("grad_scaler", first, FEW)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(100, 1_100, MANY))
 def test_many_programs_of_grad_scaler(first):
-    for seed in range(first, first + MANY):
-        assert (seed, scaler_failure(seed)) == (seed, "")
+    check("grad_scaler", first, MANY)
 
 
 def sgd(*params: int, kind: str = "SGD", **options: object) -> Recipe:
@@ -56,19 +54,7 @@ def backward(of: list[int], reach: list[int], **flags: object) -> Event:
     return Event("backward", {"loss": 0, "of": of, "reach": reach, "coefs": 7, **flags})
 
 
-def step(of: int) -> Event:
-    return Event("step", {"of": of})
-
-
-def zero(of: int) -> Event:
-    return Event("zero", {"of": of})
-
-
 ZERO_MODEL = Event("zero_model")
-
-
-def clip(*of: int) -> Event:
-    return Event("clip_norm", {"of": list(of), "max_norm": 0.05})
 
 
 def group(of: int, *params: int, how: str = "in_place") -> Event:
@@ -84,13 +70,13 @@ def phase(*optimizers: Recipe) -> Event:
 #: Programs that were wrong once.
 MENDED = {
     "clipping_after_a_zeroing_of_the_model": program(
-        "O2", sgd(0), events=[backward([0], [0]), ZERO_MODEL, clip(0)]
+        "O2", sgd(0), events=[backward([0], [0]), ZERO_MODEL, clip_norm(0)]
     ),
     "clipping_after_the_zeroing_of_delayed_grads": program(
-        "O1", sgd(0), events=[backward([0], [0], delayed=True), ZERO_MODEL, clip(0)]
+        "O1", sgd(0), events=[backward([0], [0], delayed=True), ZERO_MODEL, clip_norm(0)]
     ),
     "clipping_after_a_skipped_step": program(
-        "O1", sgd(0), events=[backward([0], [0], inf_in=0), step(0), clip(0)]
+        "O1", sgd(0), events=[backward([0], [0], inf_in=0), step(0), clip_norm(0)]
     ),
     "clipping_two_of_which_the_second_waits": program(
         "O2",
@@ -104,7 +90,7 @@ MENDED = {
             step(0),
         ],
     ),
-    "clipping_one_of_two_that_share": sharing(backward([0], [0, 1]), backward([1], [2]), clip(0)),
+    "clipping_one_of_two_that_share": sharing(backward([0], [0, 1]), backward([1], [2]), clip_norm(0)),
     "a_delayed_overflow_of_another_optimizer": sharing(
         backward([1], [2], delayed=True, inf_in=2),
         zero(0),
@@ -140,14 +126,14 @@ MENDED = {
         sgd(0, 1, kind="FusedSGD"),
         events=[
             backward([0], [0, 1]),
-            clip(0),
+            clip_norm(0),
             step(0),
             backward([0], [0, 1]),
             Event("drop_grads", {"params": [1]}),
-            clip(0),
+            clip_norm(0),
         ],
     ),
-    "clipping_of_nothing": program("O2", sgd(0), events=[clip()]),
+    "clipping_of_nothing": program("O2", sgd(0), events=[clip_norm()]),
     "an_overflow_beside_a_step_of_nothing": program(
         "O1", sgd(0), sgd(0, 1), sgd(2), events=[backward([1], [0], inf_in=0), step(2), step(0)]
     ),

@@ -6,22 +6,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from by_hand import backward, clip_norm, step, zero
-from fuzz_events import Event, Program, Recipe, Setup
-from fuzz_finite import SEEDS, failures, not_finite
+from fuzz.events import Event, Program, Recipe, Setup
+from fuzz.properties import check
+from languages.by_hand import backward, clip_norm, step, zero
+from languages.runs import not_finite, not_finite_in
 
-FEW, MANY = 100, 2_000
+FEW, MANY = 50, 2_000
 
 
-@pytest.mark.parametrize("first", range(0, 500, FEW))
+@pytest.mark.parametrize("first", range(0, 250, FEW))
 def test_drawn_programs(first):
-    SEEDS.check(first, FEW)
+    check("finite", first, FEW)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(500, 20_500, MANY))
+@pytest.mark.parametrize("first", range(250, 20_250, MANY))
 def test_many_drawn_programs(first):
-    SEEDS.check(first, MANY)
+    check("finite", first, MANY)
 
 
 PARTS = ("scalar", "strided", "sliced", "layer_norm", "norm", "linear", "extra")
@@ -120,11 +121,11 @@ MENDED = {
 
 @pytest.mark.parametrize("name", MENDED)
 def test_mended(name):
-    assert list(failures([MENDED[name]])) == [""]
+    assert list(not_finite([MENDED[name]])) == [""]
 
 
 def test_what_is_not_finite_is_found():
     seen = {"params.first.weight": " 1 nan", "optimizers.0.telemetry": " 1 nan"}
-    assert not_finite(seen) == "params.first.weight is 1 nan"
-    assert not_finite({"params.first.weight": " 1 2", "grads.first.weight": " inf"}) == ""
-    assert not_finite({"crashed": " -11"}) == " -11"
+    assert not_finite_in(seen) == "params.first.weight is 1 nan"
+    assert not_finite_in({"params.first.weight": " 1 2", "grads.first.weight": " inf"}) == ""
+    assert not_finite_in({"crashed": " -11"}) == " -11"

@@ -1,16 +1,18 @@
 """C++ and Python do the same, bit for bit, whatever a training goes through.
 
-Both run the programs of tests/python/support/by_hand.py and draw_languages.py, and what a program
-can see after each event is compared.
+Both run the programs of tests/python/support/languages, and what a program can see after each event
+is compared.
 """
 
 from __future__ import annotations
 
 import signal
 
-import languages
 import pytest
-from by_hand import (
+from fuzz.events import Event, Program
+from fuzz.properties import check
+from languages import runs
+from languages.by_hand import (
     INNER,
     LAST,
     REFUSED,
@@ -24,9 +26,7 @@ from by_hand import (
     step,
     zero,
 )
-from fuzz_events import Event, Program
-from fuzz_languages import SEEDS
-from languages import Seen, difference, in_cpp, in_python
+from languages.runs import Seen, difference, in_cpp, in_python
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,15 +60,15 @@ def test_programs_by_hand(cpp, name):
     assert refused == REFUSED.get(name.partition("-")[0], [])
 
 
-@pytest.mark.parametrize("first", range(0, 250, FEW))
+@pytest.mark.parametrize("first", range(0, 100, FEW))
 def test_drawn_programs(first):
-    SEEDS.check(first, FEW)
+    check("languages", first, FEW)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(250, 4_250, MANY))
+@pytest.mark.parametrize("first", range(100, 4_100, MANY))
 def test_many_drawn_programs(first):
-    SEEDS.check(first, MANY)
+    check("languages", first, MANY)
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -93,7 +93,7 @@ def test_a_crash_tells_its_program_and_event(tmp_path, monkeypatch):
     executable = tmp_path / "program"
     executable.write_text(CRASHING)
     executable.chmod(0o755)
-    monkeypatch.setattr(languages, "PROGRAM", executable)
+    monkeypatch.setattr(runs, "PROGRAM", executable)
     look, save = Event("look", {"of": 0}), Event("save")
     given = [program("O0", events=events) for events in ([look], [look, save, look], [look])]
     assert in_cpp(given) == [

@@ -1,35 +1,30 @@
-"""The ops on views that chance lays over each other: fuzz_ops.py."""
+"""The ops on views that chance lays over each other."""
 
 import pytest
 import torch
-from fuzz_ops import Call, View
+from fuzz.ops import Call, View
+from fuzz.properties import check
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 FEW, MANY = 500, 5_000
 
 
-def assert_no_call_is_wrong(first: int, count: int) -> None:
-    for seed in range(first, first + count):
-        failure = Call(seed).failure()
-        assert not failure, f"seed {seed}: {failure}\n{Call(seed)}"
-
-
 @pytest.mark.parametrize("first", range(0, 4 * FEW, FEW))
 def test_calls(first):
-    assert_no_call_is_wrong(first, FEW)
+    check("ops", first, FEW)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(4 * FEW, 50_000, MANY))
 def test_many_calls(first):
-    assert_no_call_is_wrong(first, MANY)
+    check("ops", first, MANY)
 
 
 @pytest.mark.parametrize("seed", [103_242, 111_507, 127_920, 134_525, 272_205, 3_863])
 def test_mended_calls(seed):
     """Single elements of other strides, and views of other types at one offset."""
-    assert_no_call_is_wrong(seed, 1)
+    check("ops", seed, 1)
 
 
 def test_hazards_are_drawn():

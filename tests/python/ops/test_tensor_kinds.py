@@ -5,8 +5,8 @@ import json
 import os
 
 import pytest
-import tensor_kinds
 import torch
+from processes import tensor_kinds
 
 from torchamp import ops, optimizers
 

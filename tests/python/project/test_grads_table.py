@@ -13,7 +13,7 @@ TESTING = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| ([^|]*) \| [^|]* \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 ROWS = ROW.findall(TESTING.partition("| of grads.md |")[2].partition("\n\n")[0])
 
-BY_HAND = ROOT / "tests" / "python" / "support" / "by_hand.py"
+BY_HAND = ROOT / "tests" / "python" / "support" / "languages" / "by_hand.py"
 FILES = {
     "C++": {path.stem: path for path in [*(ROOT / "tests/cpp").rglob("test_*.cpp"), BY_HAND]},
     "Python": {path.stem: path for path in (ROOT / "tests/python").rglob("test_*.py")},

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-import gloo
 import pytest
 import torch
 from nets import backward, batch, file_by, linear_net, loss_of, master_values, overflow_at, sgd
+from processes import gloo
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 

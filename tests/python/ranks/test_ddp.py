@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import gloo
 import pytest
 import torch
 import torch._dynamo
 from nets import linear_net, loss_of, master_values, overflow_at
+from processes import gloo
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel

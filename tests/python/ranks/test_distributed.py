@@ -2,10 +2,10 @@
 
 import functools
 
-import gloo
 import pytest
 import torch
 from nets import Net, batch, overflow_at, sgd
+from processes import gloo
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 

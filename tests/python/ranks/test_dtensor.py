@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import gloo
 import pytest
 import torch
+from processes import gloo
 from torch import distributed, nn
 
 import torchamp

@@ -1,7 +1,7 @@
 """What the tests of two and four ranks show, on eight."""
 
-import gloo
 import pytest
+from processes import gloo
 from torch import distributed
 
 if not distributed.is_available():

@@ -6,10 +6,10 @@ import contextlib
 import pathlib
 from dataclasses import dataclass
 
-import gloo
 import pytest
 import torch
 from nets import linear_net, loss_of, overflow_at, sgd
+from processes import gloo
 from torch import distributed
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer

@@ -1,5 +1,7 @@
 """A rank that is killed, and training that torchrun starts again from the last checkpoint."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,15 +10,16 @@ from torch import distributed
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch has no distributed")
 
-PROGRAM = Path(__file__).parents[1] / "support" / "restarted_training.py"
 LAUNCHER = "-m torch.distributed.run --nproc-per-node=2 --max-restarts=1 --rdzv-backend=c10d"
 ADDRESS = "--rdzv-endpoint=127.0.0.1:0 --local-addr=127.0.0.1"
+PROGRAM = "-m processes.restarted_training"
 
 
 def outcome(new_python, folder: Path, *killed_in: str) -> list[tuple[int, list[torch.Tensor]]]:
     """Of each rank: the step its last start began with, and its masters."""
     folder.mkdir()
-    new_python(*LAUNCHER.split(), *ADDRESS.split(), str(PROGRAM), str(folder), *killed_in)
+    command = f"{LAUNCHER} {ADDRESS} {PROGRAM}".split()
+    new_python(*command, str(folder), *killed_in, PYTHONPATH=os.pathsep.join(sys.path))
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
 
 

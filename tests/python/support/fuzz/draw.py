@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from draw_structure import StructureDraw
-from fuzz_calls import BATCHES, ISLANDS
-from fuzz_events import Event, Net, Program, Recipe, Setup
-from mirror import Mirror
-from mirror_state import CASTS, Refused, Undetermined
+from mirror.rule import Mirror
+from mirror.state import CASTS, Param, Refused, Undetermined
+
+from fuzz.calls import BATCHES, ISLANDS
+from fuzz.events import Event, Program, Recipe, Setup
+from fuzz.net import PARTS, Net
 
 #: Options by optimizer, and their values; every optimizer has an lr.
 COMMON = {"weight_decay": [0.0, 0.125], "maximize": [False, True]}
@@ -58,51 +59,38 @@ IN_TORCHAMP: dict[str, dict[str, list]] = {
 }
 if not _adagrad_steps_added_params():
     del IN_TORCH["Adagrad"]
-#: How often an event is drawn.
-WEIGHTS = {
-    "backward": 12,
-    "step": 8,
-    "zero": 3,
-    "zero_model": 1,
-    "drop_grads": 0.3,
-    "clip_norm": 0.7,
-    "clip_value": 0.7,
-    "clip_model": 1.0,
-    "edit": 0.7,
-    "look": 0.4,
-    "write": 0.4,
-    "halve": 0.3,
-    "swap": 0.6,
-    "swap_back": 0.5,
-    "write_data": 0.3,
-    "freeze": 0.4,
-    "thaw": 0.5,
-    "set": 0.6,
-    "scale": 0.6,
-    "assign": 0.6,
-    "edit_grad": 0.9,
-    "state": 1.0,
-    "group": 1.0,
-    "steal": 0.2,
-    "add_group": 0.5,
-    "pop_group": 0.6,
-    "push_group": 1.0,
-    "write_masters": 0.4,
-    "save": 0.4,
-    "load": 2.0,
-    "snapshot": 0.3,
-    "restore": 2.0,
-    "copy": 0.1,
-    "module": 0.4,
-    "phase": 0.2,
+#: What a backward may be told, how often, and the values.
+FLAGS: dict[str, tuple[float, list]] = {
+    "delayed": (0.15, [True]),
+    "deferred": (0.1, [True]),
+    "is_nan": (0.02, [True]),
+    "twice": (0.05, [True]),
+    "writes": (0.1, [True]),
+    "zero_inside": (0.06, ["optimizer", "model"]),
+    "batch": (0.1, [*BATCHES]),
+    "island": (0.15, [*ISLANDS]),
+    "ends": (0.12, ["empty", "raise", "scale_loss", "step"]),
 }
-FLAGS = {"delayed": 0.15, "deferred": 0.1, "is_nan": 0.02, "twice": 0.05, "writes": 0.1}
+#: Whether Python can assign a grad of another dtype than the parameter's.
+TAKES_WIDE_GRADS = hasattr(torch.Tensor, "grad_dtype")
 LENGTH = 30
 
 
-class Draw(StructureDraw):
+def one_of(*values: Any) -> Callable[[Draw], Any]:
+    return lambda draw: draw.chance.choice(values)
+
+
+def mostly(draw: Draw) -> bool:
+    return draw.chance.random() < 0.7
+
+
+def some_params(share: float) -> Callable[[Draw], list[int]]:
+    return lambda draw: draw.some(range(len(draw.mirror.params)), share)
+
+
+class Draw:
     mirror_of: Callable[[Setup], Mirror] = Mirror
-    weights = WEIGHTS
+    flags = FLAGS
     lrs = (0.5, 0.1, 0.03)
 
     def __init__(self, seed: int) -> None:
@@ -111,7 +99,8 @@ class Draw(StructureDraw):
     def program(self) -> Program:
         self.setup = self.draw_setup()
         self.mirror = type(self).mirror_of(self.setup)
-        names = self.chance.choices(list(self.weights), list(self.weights.values()), k=LENGTH)
+        weights = [weight for weight, _ in self.grammar.values()]
+        names = self.chance.choices(list(self.grammar), weights, k=LENGTH)
         return Program(self.setup, tuple(event for name in names for event in self.events(name)))
 
     def events(self, name: str) -> list[Event]:
@@ -119,7 +108,7 @@ class Draw(StructureDraw):
         back at once."""
         for _ in range(3):
             try:
-                event = Event(name, getattr(self, name)())
+                event = Event(name, self.args(name))
                 self.mirror.follow(event)
             except Undetermined:
                 continue
@@ -128,6 +117,10 @@ class Draw(StructureDraw):
             ends = name == "swap" and self.chance.random() < 0.6
             return [event, *(self.events("swap_back") if ends else [])]
         return []
+
+    def args(self, name: str) -> dict[str, Any]:
+        drawn = self.grammar[name][1]
+        return drawn(self) if callable(drawn) else {key: of(self) for key, of in drawn.items()}
 
     # ---- the setup
 
@@ -199,7 +192,7 @@ class Draw(StructureDraw):
         groups = (params[:cut], params[cut:]) if self.chance.random() < 0.3 else (params,)
         return Recipe(kind, tuple(tuple(group) for group in groups if group), options)
 
-    # ---- the arguments of events
+    # ---- what the arguments of events are drawn from
 
     def of(self) -> int:
         return self.chance.randrange(len(self.mirror.optimizers))
@@ -211,11 +204,33 @@ class Draw(StructureDraw):
             return everyone
         return sorted(self.chance.sample(everyone, self.chance.randint(1, len(everyone))))
 
-    def some(self, params: list[int], share: float) -> list[int]:
-        return [i for i in params if self.chance.random() < share]
+    def some_group(self, of: int) -> int:
+        return self.chance.randrange(len(self.mirror.optimizers[of].groups))
 
     def param(self) -> int:
         return self.chance.randrange(len(self.mirror.params))
+
+    def some(self, params: Sequence[int], share: float) -> list[int]:
+        return [i for i in params if self.chance.random() < share]
+
+    def numbers(self, params: list[Param]) -> list[int]:
+        return [self.mirror.params.index(param) for param in params]
+
+    def shown(self, params: list[int]) -> list[int]:
+        return [i for i in params if self.mirror.params[i].is_shown]
+
+    def free(self) -> list[int]:
+        """What no optimizer steps."""
+        params = enumerate(self.mirror.params)
+        return [i for i, param in params if param.is_in_model and not param.users]
+
+    def loss(self) -> int:
+        return self.chance.randrange(self.mirror.setup.overrides["num_losses"])
+
+    def seed(self) -> int:
+        return self.chance.randrange(100)
+
+    # ---- the arguments that depend on each other
 
     def backward(self) -> dict[str, Any]:
         of = self.some_of()
@@ -228,29 +243,17 @@ class Draw(StructureDraw):
         ]
         reach = self.some(known, self.chance.choice([1.0, 1.0, 0.5]))
         args = {"loss": self.loss(), "of": of, "reach": reach, "coefs": self.seed()}
-        args.update({flag: True for flag, share in FLAGS.items() if self.chance.random() < share})
+        for flag, (share, values) in self.flags.items():
+            if self.chance.random() < share:
+                args[flag] = self.chance.choice(values)
         if self.chance.random() < 0.12 and reach:
             args["inf_in"] = self.chance.choice(reach)
-        if self.chance.random() < 0.06:
-            args["zero_inside"] = self.chance.choice(["optimizer", "model"])
-        if self.chance.random() < 0.1:
-            args["batch"] = self.chance.choice(list(BATCHES))
-        if self.chance.random() < 0.15:
-            args["island"] = self.chance.choice(list(ISLANDS))
-        if self.chance.random() < 0.12:
-            args["ends"] = self.chance.choice(["empty", "raise", "scale_loss", "step"])
         if self.chance.random() < 0.08:
             args["closure_of"] = self.chance.choice(of)
         if self.chance.random() < 0.08:
             args["masters_of"] = self.chance.choice([*of, self.of()])
             args["reach"] = reach if self.chance.random() < 0.7 else []
         return args
-
-    def loss(self) -> int:
-        return self.chance.randrange(self.mirror.setup.overrides["num_losses"])
-
-    def seed(self) -> int:
-        return self.chance.randrange(100)
 
     def step(self) -> dict[str, Any]:
         of = self.of()
@@ -259,62 +262,108 @@ class Draw(StructureDraw):
         params = self.numbers(self.mirror.optimizers[of].params)
         return {"of": of, "halves": self.some(self.shown(params), 0.5)}
 
-    def shown(self, params: list[int]) -> list[int]:
-        return [i for i in params if self.mirror.params[i].is_shown]
-
-    def zero(self) -> dict[str, Any]:
-        return {"of": self.of(), "to_none": self.chance.random() < 0.7}
-
-    def zero_model(self) -> dict[str, Any]:
-        return {"to_none": self.chance.random() < 0.7}
-
-    def drop_grads(self) -> dict[str, Any]:
-        return {"params": self.some(list(range(len(self.mirror.params))), 0.5)}
-
-    def clip_norm(self) -> dict[str, Any]:
-        return {"of": self.some_of(), "max_norm": self.chance.choice([0.05, 0.05, 100.0])}
-
-    def clip_value(self) -> dict[str, Any]:
-        return {"of": self.some_of(), "value": self.chance.choice([2, 4]) / 64}
-
     def clip_model(self) -> dict[str, Any]:
         params = self.numbers(self.mirror.in_model())
         chosen = params if self.chance.random() < 0.5 else self.shown(params)
         by, limit = self.chance.choice([("norm", 0.05), ("norm", 100.0), ("value", 2 / 64)])
         return {"params": chosen, "by": by, "limit": limit}
 
-    def edit(self) -> dict[str, Any]:
-        return {"of": self.of(), "how": self.chance.choice(["negate", "fill"])}
-
-    def look(self) -> dict[str, Any]:
-        return {"of": self.of()}
-
-    def write(self) -> dict[str, Any]:
-        return {"param": self.param(), "seed": self.seed()}
-
-    def write_data(self) -> dict[str, Any]:
-        return {"param": self.param(), "seed": self.seed()}
-
-    def swap(self) -> dict[str, Any]:
-        return {"params": self.some(list(range(len(self.mirror.params))), 0.7), "seed": self.seed()}
-
-    def halve(self) -> dict[str, Any]:
-        return {"param": self.param()}
-
-    def freeze(self) -> dict[str, Any]:
-        return {"param": self.param()}
-
-    def thaw(self) -> dict[str, Any]:
-        return {"param": self.param()}
-
     def set(self) -> dict[str, Any]:
         of = self.of()
-        group = self.chance.randrange(len(self.mirror.optimizers[of].optimizer.param_groups))
         name, value = self.chance.choice([("lr", 0.25), ("lr", 0.0625), ("weight_decay", 0.25)])
         if self.mirror.optimizers[of].recipe.kind == "Rprop":
             name, value = "maximize", True
-        return {"of": of, "group": group, "name": name, "value": value}
+        return {"of": of, "group": self.some_group(of), "name": name, "value": value}
 
-    def scale(self) -> dict[str, Any]:
-        value = 2.0 ** self.chance.randint(4, 10)
-        return {"loss": self.loss(), "value": value, "clean": self.chance.choice([0, 1998, 1999])}
+    def state(self) -> dict[str, Any]:
+        of = self.of()
+        param = self.chance.choice(self.numbers(self.mirror.optimizers[of].params) or [0])
+        how = self.chance.choice(["look", "halve", "halve", "delete", "clear"])
+        return {"of": of, "param": param, "how": how}
+
+    def group(self) -> dict[str, Any]:
+        of = self.of()
+        group = self.some_group(of)
+        stepped = self.mirror.optimizers[of]
+        kept = self.some(self.numbers(stepped.groups[group]), self.chance.choice([1.0, 0.7]))
+        if self.chance.random() < 0.5:
+            kept = [i for i in kept if self.mirror.params[i] not in stepped.overflow]
+        how = self.chance.choice(["assign", "filter", "in_place"])
+        params = kept + self.some(self.free(), 0.5)
+        args: dict[str, Any] = {"of": of, "group": group, "params": params, "how": how}
+        return {**args, "forgets": True} if self.chance.random() < 0.4 else args
+
+    def added(self) -> list[int]:
+        chosen = self.some(self.free(), 0.6)
+        return chosen if self.chance.random() < 0.9 else [self.param()]
+
+    def pop_group(self) -> dict[str, Any]:
+        of = self.of()
+        return {"of": of, "group": self.some_group(of)}
+
+    def module(self) -> dict[str, Any]:
+        part = self.chance.choice([part for part in PARTS if part != "sliced"])
+        args: dict[str, Any] = {"part": part, "seed": self.seed()}
+        if self.mirror.setup.level in CASTS and self.chance.random() < 0.7:
+            args["narrow"] = True
+        if len(self.mirror.parts) > 1 and self.chance.random() < 0.5:
+            args["at"] = self.chance.randrange(1, len(self.mirror.parts))
+        return args
+
+    def phase(self) -> dict[str, Any]:
+        """Often with the same optimizers."""
+        if self.chance.random() < 0.4:
+            overrides = {**self.mirror.setup.overrides, "num_losses": self.chance.randint(1, 3)}
+            return {"level": self.mirror.setup.level, "optimizers": (), "overrides": overrides}
+        level = self.level()
+        overrides = self.overrides(level)
+        params = self.numbers(self.mirror.in_model())
+        recipes = self.recipes_at(level, overrides, params)
+        return {"level": level, "optimizers": recipes, "overrides": overrides}
+
+    param_and_seed = {"param": param, "seed": seed}
+    #: By event: how often it is drawn, and its arguments, each by itself or all by a function.
+    grammar: dict[str, tuple[float, Any]] = {
+        "backward": (12, backward),
+        "step": (8, step),
+        "zero": (3, {"of": of, "to_none": mostly}),
+        "zero_model": (1, {"to_none": mostly}),
+        "drop_grads": (0.3, {"params": some_params(0.5)}),
+        "clip_norm": (0.7, {"of": some_of, "max_norm": one_of(0.05, 0.05, 100.0)}),
+        "clip_value": (0.7, {"of": some_of, "value": one_of(2 / 64, 4 / 64)}),
+        "clip_model": (1.0, clip_model),
+        "edit": (0.7, {"of": of, "how": one_of("negate", "fill")}),
+        "look": (0.4, {"of": of}),
+        "write": (0.4, param_and_seed),
+        "halve": (0.3, {"param": param}),
+        "swap": (0.6, {"params": some_params(0.7), "seed": seed}),
+        "swap_back": (0.5, {}),
+        "write_data": (0.3, param_and_seed),
+        "freeze": (0.4, {"param": param}),
+        "thaw": (0.5, {"param": param}),
+        "set": (0.6, set),
+        "scale": (
+            0.6,
+            {
+                "loss": loss,
+                "value": one_of(*(2.0**i for i in range(4, 11))),
+                "clean": one_of(0, 1998, 1999),
+            },
+        ),
+        "assign": (0.6, {**param_and_seed, "wide": one_of(TAKES_WIDE_GRADS, False, False)}),
+        "edit_grad": (0.9, {"param": param, "how": one_of("negate", "fill", "data")}),
+        "state": (1.0, state),
+        "group": (1.0, group),
+        "steal": (0.2, {"of": of, "param": param}),
+        "add_group": (0.5, {"of": of, "params": added}),
+        "pop_group": (0.6, pop_group),
+        "push_group": (1.0, {"of": of}),
+        "write_masters": (0.4, {"of": of}),
+        "save": (0.4, {}),
+        "load": (2.0, {}),
+        "snapshot": (0.3, {}),
+        "restore": (2.0, {}),
+        "copy": (0.1, {}),
+        "module": (0.4, module),
+        "phase": (0.2, phase),
+    }

@@ -32,9 +32,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fuzz_events import EXACT, LARGEST, UNIT, Backward, Event, drawn_coefs, drawn_value
-from mirror_state import Param, Refused, Stepped, Undetermined, distinct, require
-from mirror_structure import Structure
+from fuzz.events import Backward, Event
+from fuzz.net import EXACT, LARGEST, UNIT, drawn_coefs, drawn_value
+
+from mirror.state import Param, Refused, Stepped, Undetermined, distinct, require
+from mirror.structure import Structure
 
 
 class Mirror(Structure):
@@ -118,10 +120,11 @@ class Mirror(Structure):
     def reached(self, call: Backward) -> dict[Param, torch.Tensor]:
         """The grads of its loss, in the model and in masters."""
         level, reached = self.setup.level, {}
+        values = [param.value for param in self.params]
         stepped = [] if call.masters_of is None else self.optimizers[call.masters_of].params
         masters = call.of_masters([self.params.index(param) for param in stepped])
         for part in (call, masters):
-            for i, grad in zip(part.reach, drawn_coefs(self.shapes, part, level)):
+            for i, grad in zip(part.reach, drawn_coefs(values, part, level)):
                 if self.params[i].is_trainable:
                     reached[self.params[i]] = reached.get(self.params[i], 0.0) + grad
         return reached
@@ -405,7 +408,7 @@ class Mirror(Structure):
         return known
 
     def write(self, param: int, seed: int) -> None:
-        self.overwrite(self.params[param], drawn_value(self.shapes[param], seed))
+        self.overwrite(self.params[param], drawn_value(self.params[param].value, seed))
 
     def halve(self, param: int) -> None:
         """In place."""
@@ -414,7 +417,7 @@ class Mirror(Structure):
 
     def swap(self, params: list[int], seed: int) -> None:
         """The program keeps what the model holds, and writes others."""
-        values = {self.params[i]: drawn_value(self.shapes[i], seed) for i in params}
+        values = {self.params[i]: drawn_value(self.params[i].value, seed) for i in params}
         for param, value in values.items():
             self.check_write(param, value)
         for param, value in values.items():

@@ -1,34 +1,27 @@
-"""Follows a fuzzed program by torchamp and by the mirror, and compares them after every event."""
+"""Follows fuzzed programs by torchamp."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import io
 from typing import Any
 
 import torch
-from fuzz_calls import BATCHES, LABELS, check_memory, coefs_in
-from fuzz_events import (
-    Backward,
-    Event,
-    Program,
-    Setup,
-    drawn_coefs,
-    drawn_value,
-    use_state,
-)
-from mirror import Mirror
-from mirror_state import Param, Refused
-from run_structure import StructureRun
+from mirror.state import CASTS
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
+import torchamp
+from fuzz.calls import BATCHES, LABELS, check_memory, coefs_in
+from fuzz.events import Backward, Recipe, Setup
+from fuzz.net import PARTS, Net, drawn, drawn_coefs, drawn_value, use_state
 from torchamp import amp
-from torchamp._load import _C
 
-#: Of optimizers that are not torch's own code, and of what was clipped: relative and absolute.
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+#: Loss scales before the events.
+SCALES = (512.0, 64.0, 128.0)
 
 #: What ends a block, and by which exception.
 ENDS = {"raise": KeyError, "hook": KeyError, "scale_loss": RuntimeError, "step": RuntimeError}
@@ -47,14 +40,43 @@ def raise_key_error(*_: Any) -> None:
     raise KeyError
 
 
-class Run(StructureRun):
-    """Follows a program by torchamp. Its methods are the events, and take what the mirror's do."""
+class Run:
+    """Its methods are the events, and take what the mirror's do."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.model = Net(setup.parts)
+        self.params = list(self.model.parameters())
+        for i in setup.frozen:
+            self.params[i].requires_grad_(False)
+        self.optimizers = self.made(setup.optimizers)
+        self.initialize(setup.level, setup.overrides)
+
+    def made(self, recipes: tuple[Recipe, ...]) -> list[torch.optim.Optimizer]:
+        return [recipe.make(recipe.type, self.params) for recipe in recipes]
+
+    def initialize(self, level: str, overrides: dict) -> None:
+        self.level, self.popped, self.swapped = level, {}, {}
+        self.adopts = bool(overrides.get("adopt_data_writes"))
+        self.amp = torchamp.Amp(self.model, self.optimizers, level, verbosity=0, **overrides)
+        if self.amp.loss_scalers[0].dynamic:
+            for scaler, value in zip(self.amp.loss_scalers, SCALES):
+                scaler.set_loss_scale(value)
+
+    def names(self) -> dict[int, str]:
+        """Those that the model has now, by the parameters' numbers."""
+        named = {id(param): name for name, param in self.model.named_parameters()}
+        return {i: named[id(p)] for i, p in enumerate(self.params) if id(p) in named}
+
+    def close(self) -> None:
+        self.amp.close()
+
+    # ---- backwards
 
     def given(self, of: list[int]) -> list[torch.optim.Optimizer]:
         return [self.optimizers[i] for i in of]
 
     def loss(self, call: Backward) -> torch.Tensor:
-        names, coefs = self.names(), drawn_coefs(self.shapes, call, self.level)
+        names, coefs = self.names(), drawn_coefs(self.params, call, self.level)
         given = coefs if call.batch is None else BATCHES[call.batch](coefs, LABELS.clone())
         memory = {"calls": torch.zeros(1)} if call.writes and call.reach else None
         reached = [names[i] for i in call.reach]
@@ -85,7 +107,7 @@ class Run(StructureRun):
     def loss_of_masters(self, call: Backward) -> torch.Tensor:
         masters = list(amp.master_params(self.optimizers[call.masters_of]))
         params = self.stepped_by(call.masters_of)
-        coefs = drawn_coefs(self.shapes, call.of_masters(params), self.level)
+        coefs = drawn_coefs(self.params, call.of_masters(params), self.level)
         return sum((master.float() * coef).sum() for master, coef in zip(masters, coefs))
 
     def stepped_by(self, of: int) -> list[int]:
@@ -126,15 +148,11 @@ class Run(StructureRun):
 
     @contextlib.contextmanager
     def must_end(self, ends: str | None) -> Any:
-        raised = ENDS.get(ends)
-        if raised is None:
-            yield
-            return
         try:
             yield
-        except raised:
+        except ENDS.get(ends, ()):
             return
-        raise Different(f"expected the block to be ended by an exception: {ends}")
+        expect(ends not in ENDS, f"expected the block to be ended by an exception: {ends}")
 
     def end_block(self, ends: str | None, loss: torch.Tensor, of: list[int]) -> None:
         if ends == "raise":
@@ -220,7 +238,7 @@ class Run(StructureRun):
 
     def write(self, param: int, seed: int) -> None:
         with torch.no_grad():
-            self.params[param].copy_(drawn_value(self.shapes[param], seed))
+            self.params[param].copy_(drawn_value(self.params[param], seed))
 
     def swap(self, params: list[int], seed: int) -> None:
         self.swapped = {i: self.params[i].detach().clone() for i in params}
@@ -238,7 +256,7 @@ class Run(StructureRun):
             self.params[param].mul_(0.5)
 
     def write_data(self, param: int, seed: int) -> None:
-        self.params[param].data.copy_(drawn_value(self.shapes[param], seed))
+        self.params[param].data.copy_(drawn_value(self.params[param], seed))
         if not self.adopts:
             self.amp.refresh_masters()
 
@@ -254,156 +272,147 @@ class Run(StructureRun):
     def scale(self, loss: int, value: float, clean: int) -> None:
         self.amp.loss_scalers[loss].load_state(value, clean)
 
-    def close(self) -> None:
-        self.amp.close()
+    # ---- grads
 
+    def assign(self, param: int, seed: int, wide: bool = False) -> None:
+        """wide: in the dtype of the grad that is shown, where torch takes none but that."""
+        found = self.params[param]
+        shown = found.dtype if found.grad is None else found.grad.dtype
+        grad = torch.empty_like(found, dtype=shown if wide else None)
+        found.grad = grad.detach().copy_(drawn(found, seed))
 
-def compare_found(what: str, found: dict, expected: dict, mirror: Mirror) -> None:
-    for i, tensor in expected.items():
-        expect(found[i] is not None, f"{what} {i} is not there")
-        param = mirror.params[i]
-        held = tensor.to(param.dtype) if param.is_narrow else tensor
-        check_close(f"{what} {i}", found[i], held, mirror)
+    def edit_grad(self, param: int, how: str) -> None:
+        grad = self.params[param].grad
+        if grad is None:
+            return
+        if how == "replace":
+            self.params[param].grad = grad * 0.5
+        elif how == "fill":
+            grad.fill_(3 / 64)
+        else:
+            (grad.data if how == "data" else grad).neg_()
 
+    # ---- states and groups
 
-def check_close(name: str, found: torch.Tensor, expected: torch.Tensor, mirror: Mirror) -> None:
-    found, expected = found.detach().to(expected.dtype), expected.detach()
-    expect(found.shape == expected.shape, f"{name} is of {found.shape}, not {expected.shape}")
-    if torch.equal(found, expected):
-        return
-    tolerance = TOLERANCE[expected.dtype] if mirror.is_approximate else 0.0
-    is_close = torch.isclose(found, expected, tolerance, tolerance, True)
-    expect(is_close.all(), f"{name} is {found.tolist()} for {expected.tolist()}")
+    def state(self, of: int, param: int, how: str) -> dict[int, torch.Tensor]:
+        found = use_state(self.optimizers[of].state, self.params[param], how)
+        self.optimizers[of].state_dict()
+        return {param: found}
 
+    def group(
+        self, of: int, group: int, params: list[int], how: str, forgets: bool = False
+    ) -> None:
+        edited = self.optimizers[of].param_groups[group]
+        wanted = [self.params[i] for i in dict.fromkeys(params)]
+        held = list(edited["params"])
+        new = [param for param in wanted if not _is_in(param, held)]
+        self.drop_free(new)
+        for param in held if forgets else []:
+            if not _is_in(param, wanted):
+                self.optimizers[of].state.pop(param, None)
+        if how == "assign":
+            edited["params"] = wanted
+        elif how == "filter":
+            edited["params"] = [param for param in held if _is_in(param, wanted)] + new
+        else:
+            for i in reversed(range(len(held))):
+                if not _is_in(held[i], wanted):
+                    edited["params"].pop(i)
+            edited["params"].extend(new)
 
-class Pair:
-    """torchamp and the mirror."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.mirror = Mirror(setup)
-        self.run = Run(setup)
-
-    def follow(self, event: Event) -> None:
-        """Raises Different, or Undetermined before anything is done."""
-        held = [param.in_model.clone() for param in self.mirror.params]
-        grads = enumerate(param.grad for param in self.run.params)
-        self.mirror.dtypes = {i: grad.dtype for i, grad in grads if grad is not None}
+    def steal(self, of: int, param: int) -> None:
+        group = self.optimizers[of].param_groups[-1]
+        group["params"].append(self.params[param])
         try:
-            expected, is_refused = self.mirror.follow(event), False
-        except Refused:
-            expected, is_refused = None, True
-        found = self.found(event, is_refused)
-        if isinstance(expected, dict):
-            compare_found(event.name, found, expected, self.mirror)
-        elif expected is not None:
-            is_narrow = any(param.is_narrow for param in self.mirror.params)
-            dtype = torch.bfloat16 if is_narrow else torch.float32
-            check_close("the norm", found.to(dtype), expected.to(dtype), self.mirror)
-            self.resynchronize_clipped(event.args.get("of", []))
-        if event.name == "backward":
-            self.compare_read(event.args["reach"], held)
-        self.check_keys()
-        if event.name != "write_masters":  # the next event must find them
-            self.compare()
-        self.compare_grads()
-        of = event.args["of"] if event.name == "step" else event.args.get("closure_of")
-        if of is not None and not is_refused:
-            self.compare_masters(of)
+            self.optimizers[of]._torchamp.follow(self.optimizers[of], "steal")
+        finally:
+            group["params"].pop()
 
-    def found(self, event: Event, is_refused: bool) -> Any:
-        self.run.model.read = []
+    def add_group(self, of: int, params: list[int]) -> None:
+        new = [self.params[i] for i in dict.fromkeys(params)]
+        self.drop_free(new)
+        needed = [param.requires_grad for param in new]
+        for param in new:
+            param.requires_grad_(True)
         try:
-            found = getattr(self.run, event.name)(**event.args)
-        except Exception as error:
-            is_expected = is_refused and isinstance(error, (RuntimeError, ValueError))
-            expect(is_expected, f"raised {type(error).__name__}: {error}")
-            return None
-        expect(not is_refused, "did not raise")
-        return found
+            self.optimizers[of].add_param_group({"params": new})
+        except (RuntimeError, ValueError):
+            for param, needs in zip(new, needed):
+                param.requires_grad_(needs)
+            raise
 
-    def compare_read(self, reach: list[int], held: list[torch.Tensor]) -> None:
-        """What the forward of a loss has found in the model."""
-        for i, read in zip(reach, self.run.model.read):
-            is_same = torch.equal(read.nan_to_num(), held[i].nan_to_num())
-            expect(
-                is_same, f"forward read {read.tolist()} of parameter {i}, not {held[i].tolist()}"
-            )
+    def drop_free(self, params: list[torch.Tensor]) -> None:
+        """Drops the grads of those that nothing steps."""
+        stepped = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
+        for param in params:
+            if not _is_in(param, stepped):
+                param.grad = None
 
-    def compare(self) -> None:
-        in_float32 = self.run.model.state_dict()
-        for i, name in self.run.names().items():
-            param = self.mirror.params[i]
-            value = param.value if param.has_master else param.in_model
-            expect(in_float32[name].dtype == torch.float32, f"{name} is not saved in float32")
-            found = in_float32[name].to(value.dtype)
-            check_close(name, found, value, self.mirror)
-            if self.mirror.is_approximate:
-                self.resynchronize(param, found)
-            self.compare_in_model(name, self.run.params[i].detach(), param)
+    def pop_group(self, of: int, group: int) -> None:
+        self.popped[of] = self.optimizers[of].param_groups.pop(group)
 
-    def check_keys(self) -> None:
-        """Groups and states are of the model's parameters."""
-        for optimizer in self.run.optimizers:
-            held = [param for group in optimizer.param_groups for param in group["params"]]
-            for param in (*held, *optimizer.state):
-                is_models = any(param is each for each in self.run.params)
-                expect(is_models, f"{list(param.shape)} in groups or state is not the model's")
+    def push_group(self, of: int) -> None:
+        group = self.popped[of]
+        self.drop_free(group["params"])
+        self.optimizers[of].add_param_group(group)
 
-    def compare_grads(self) -> None:
-        """Those that the model shows are what the next step uses."""
-        for i, param in enumerate(self.mirror.params):
-            if param.is_shown:
-                grad = self.run.params[i].grad
-                expect(grad is not None, f"grad {i} is None for {param.sum.tolist()}")
-                check_close(f"grad {i}", grad, param.sum.to(grad.dtype), self.mirror)
+    # ---- masters, and what programs keep of the model
 
-    def compare_in_model(self, name: str, found: torch.Tensor, param: Param) -> None:
-        expect(found.dtype == param.dtype, f"{name} is of {found.dtype}")
-        expect(
-            torch.equal(found.nan_to_num(), param.in_model.nan_to_num()),
-            f"{name} in the model is {found.tolist()} for {param.in_model.tolist()}",
-        )
-
-    def resynchronize(self, param: Any, found: torch.Tensor) -> None:
-        """So that no rounding differs later."""
+    def write_masters(self, of: int) -> None:
         with torch.no_grad():
-            param.value.copy_(found)
+            for param in amp.master_params(self.optimizers[of]):
+                param.copy_(param * 0.75 + 2.0**-13)
 
-    def resynchronize_clipped(self, of: list[int]) -> None:
-        """So that later grads do not cancel all but the rounding of clipped ones of 16 bits."""
-        given = [self.mirror.optimizers[i] for i in of]
-        for i, param in enumerate(self.mirror.params):
-            is_clipped = any(user in given for user in param.users)
-            is_discarded = param.was_discarded or any(user.overflow for user in param.users)
-            grad = self.run.params[i].grad
-            is_lazy = param.has_master and any(user.is_lazy for user in param.users)
-            is_narrow = not (is_lazy or grad is None or grad.dtype == torch.float32)
-            if is_narrow and param.sum is not None and is_clipped and not is_discarded:
-                check_close(f"grad {i}", grad, param.sum.to(grad.dtype), self.mirror)
-                param.sum = grad.to(param.sum.dtype, copy=True)
+    def save(self, file: str | None = None) -> None:
+        if file is None:
+            self.saved = io.BytesIO()
+        self.amp.save(file or self.saved)
 
-    def compare_masters(self, of: int) -> None:
-        """Those of the optimizer that has stepped."""
-        stepped = self.mirror.optimizers[of].params
-        for i, param in enumerate(self.mirror.params):
-            if param in stepped:
-                master = _C.stepped_for(self.run.params[i])
-                value = param.value if param.has_master else param.in_model
-                check_close(f"master {i}", master, value, self.mirror)
+    def load(self, file: str | None = None) -> None:
+        if file is None:
+            self.saved.seek(0)
+        self.amp.load(file or self.saved)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.model.zero_grad()
 
-    def close(self) -> None:
-        self.run.close()
+    def snapshot(self) -> None:
+        self.copied = copy.deepcopy(self.model.state_dict())
+
+    def restore(self) -> None:
+        self.model.load_state_dict(self.copied)
+
+    def copy(self) -> dict[int, torch.Tensor]:
+        """Of a copy that has been through an initialize of its own."""
+        copied = copy.deepcopy(self.model)
+        sgd = torch.optim.SGD(copied.parameters(), 0.5)
+        level = "O2" if self.level == "O3" else self.level  # which would round it
+        torchamp.Amp(copied, sgd, level, verbosity=0).release()
+        params = dict(copied.named_parameters())
+        return {i: params[name] for i, name in self.names().items()}
+
+    # ---- modules and phases
+
+    def module(self, part: str, seed: int, narrow: bool = False, at: int | None = None) -> None:
+        made = PARTS[part]()
+        with torch.no_grad():
+            for param in made.parameters():
+                param.copy_(drawn_value(param, seed))
+        if narrow:
+            made.to(CASTS[self.level])
+        if at is None:
+            self.model.parts.append(made)
+        else:
+            self.model.parts[at] = made
+        self.params += made.parameters()
+
+    def phase(self, level: str, optimizers: tuple[Recipe, ...], overrides: dict) -> None:
+        amp.release(self.model)
+        if optimizers:
+            self.optimizers = self.made(optimizers)
+        self.initialize(level, overrides)
 
 
-def failure(program: Program) -> str:
-    """What is different after which event; empty if nothing is. Raises Undetermined."""
-    pair = Pair(program.setup)
-    try:
-        for number, event in enumerate(program.events):
-            try:
-                pair.follow(event)
-            except Different as difference:
-                return f"after event {number}, {event}: {difference}"
-    finally:
-        pair.close()
-    return ""
+def _is_in(tensor: torch.Tensor, tensors: list[Any]) -> bool:
+    """By identity."""
+    return any(each is tensor for each in tensors)

@@ -5,13 +5,10 @@ that overlap in part. A call writes what the reference does, and no byte beside 
 raises and writes nothing. Where writing an element would change another one that the call reads or
 writes, both are right, and of strides whose overlap ATen leaves open any result; elsewhere it may
 not raise.
-
-Run as a program: fuzz_ops.py --seed N --count M.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 from collections.abc import Callable
@@ -266,23 +263,3 @@ def _turned(sizes: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(stride)
         stride *= max(size, 1)
     return tuple(strides)
-
-
-def main() -> None:
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--seed", type=int, default=0)
-    arguments.add_argument("--count", type=int, default=1000)
-    options = arguments.parse_args()
-    torch.set_num_threads(1)
-    wrong = 0
-    for seed in range(options.seed, options.seed + options.count):
-        call = Call(seed)
-        failure = call.failure()
-        if failure:
-            wrong += 1
-            print(f"# seed {seed}: {failure}\n{call}\n", flush=True)
-    print(f"{options.count} calls, {wrong} wrong")
-
-
-if __name__ == "__main__":
-    main()

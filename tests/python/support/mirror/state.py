@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fuzz_events import Net, Recipe, Setup
+from fuzz.events import Recipe, Setup
+from fuzz.net import Net
 from reference.optimizers import LAMB, NovoGrad
 
 #: torch's counterparts of torchamp.optimizers.

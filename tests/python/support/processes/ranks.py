@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-import gloo
 import torch
 from torch import distributed
 
 import torchamp
+from processes import gloo
 
 torchamp.install_as_apex()
 

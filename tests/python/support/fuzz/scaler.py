@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import torch
-from fuzz_draw import Draw
-from fuzz_events import INF, Backward, Net, drawn_coefs
-from fuzz_run import TOLERANCE
-from mirror_state import counterpart
+from mirror.compare import TOLERANCE
+from mirror.state import counterpart
 
+from fuzz.draw import Draw
+from fuzz.events import Backward
+from fuzz.net import INF, Net, drawn_coefs
 from torchamp import amp
 
 START, ITERATIONS = 1024.0, 8
@@ -25,14 +26,16 @@ class Loop:
         self.nets = Net(draw.parts), Net(draw.parts)
         self.params, self.plain_params = (list(net.parameters()) for net in self.nets)
         self.names = [name for name, _ in self.nets[0].named_parameters()]
-        self.shapes = [param.shape for param in self.params]
-        recipes = draw.recipes(list(range(len(self.params))), may_share=False)
-        self.optimizers = [recipe.make(recipe.type, self.params) for recipe in recipes]
-        self.plain = [counterpart(recipe, self.plain_params) for recipe in recipes]
+        self.recipes = draw.recipes(list(range(len(self.params))), may_share=False)
+        self.optimizers = [recipe.make(recipe.type, self.params) for recipe in self.recipes]
+        self.plain = [counterpart(recipe, self.plain_params) for recipe in self.recipes]
         self.scaler = amp.GradScaler("cpu", init_scale=START, growth_interval=3)
         self.scale, self.clean = START, 0
 
-    def follow(self) -> str:
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.recipes))
+
+    def failure(self) -> str:
         """What is different after which iteration; empty if nothing is."""
         for i in range(ITERATIONS):
             self.iterate()
@@ -63,7 +66,7 @@ class Loop:
         reach = [i for i in range(count) if is_first or self.chance.random() < 0.5]
         inf_in = self.chance.randrange(count) if self.chance.random() < 0.1 else None
         call = Backward(0, [], reach, self.chance.randrange(100), inf_in=inf_in)
-        grads = drawn_coefs(self.shapes, call, "O0")
+        grads = drawn_coefs(self.params, call, "O0")
         if reach:
             names = [self.names[i] for i in reach]
             self.scaler.scale(self.nets[0](grads, names)).backward()
@@ -95,8 +98,3 @@ class Loop:
         self.scale *= 0.5 if is_bad else 1.0
         if self.clean == 3:
             self.scale, self.clean = self.scale * 2, 0
-
-
-def scaler_failure(seed: int) -> str:
-    """What is different in the loop of a seed; empty if nothing is."""
-    return Loop(seed).follow()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fuzz_events import Event, Program, Recipe, Setup
+from fuzz.events import Event, Program, Recipe, Setup
 
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 #: The last parameter is frozen, and the last two before it are the linear layer's.

@@ -5,25 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from draw_structure import TAKES_WIDE_GRADS
-from fuzz_draw import WEIGHTS, Draw
-from fuzz_events import Event, Program, Recipe, Setup
-from mirror import Mirror
-from mirror_state import CASTS, initialize, keeps_masters, require
+from fuzz.draw import FLAGS, TAKES_WIDE_GRADS, Draw, one_of
+from fuzz.events import Event, Program, Recipe, Setup
+from mirror.rule import Mirror
+from mirror.state import CASTS, keeps_masters, require
 
 #: What C++ has not, or notices later.
-ONLY_PYTHON = ("snapshot", "restore", "copy", "module", "steal", "write_masters", "assign")
-GROUPS = ("group", "pop_group", "push_group")
-#: How often an event is drawn.
-LANGUAGES = {
-    **WEIGHTS,
-    **dict.fromkeys((*ONLY_PYTHON, *GROUPS, "swap_back"), 0),
-    "load": 0.4,
-    "write_data": 1,
-    "phase": 0.3,
+ONLY_PYTHON = {
+    *("snapshot", "restore", "copy", "module", "steal", "write_masters", "assign"),
+    *("group", "pop_group", "push_group"),
 }
-#: How a backward ends, beside what the mirror follows.
-ENDS = ("hook", "late", "unscaled")
 LIBTORCH: dict[str, dict[str, list]] = {
     "SGD": {"momentum": [0.0, 0.875]},
     #: LibTorch rounds beta1's average in another order than torch does, unless beta1 is 0.
@@ -37,6 +28,8 @@ FUSED: dict[str, dict[str, list]] = {
     "FusedSGD": {**STORAGE, "momentum": [0.0, 0.875]},
     **dict.fromkeys(("FusedAdam", "FusedAdamW", "FusedNovoGrad", "FusedLAMB"), STORAGE),
 }
+#: How grads are edited; not all of Python can replace those of another dtype.
+EDITS = ["negate", "data", *["replace"] * TAKES_WIDE_GRADS]
 #: Options that choose an algorithm.
 CHANGES = {
     "FusedSGD": ("momentum", [0.0, 0.5]),
@@ -45,25 +38,33 @@ CHANGES = {
 
 
 class Shape(Mirror):
-    """Follows groups and phases alone: all else is determined."""
+    """What both languages do alike. It follows groups and phases alone: all else is determined."""
+
+    has_saved = False
 
     def follow(self, event: Event) -> None:
-        if event.name in ("add_group", "phase"):
-            getattr(self, event.name)(**event.args)
+        name, args, overrides = event.name, event.args, self.setup.overrides
+        is_amps = self.setup.level != "O0" or overrides.get("loss_scale", 1.0) != 1.0
+        require(name != "clip_norm" or is_amps, "the language's own clipping")
+        is_counted = "data" not in (args.get("by"), args.get("how"))
+        is_lazy = overrides.get("materialize_master_grads") is False
+        require(is_counted or not is_lazy, "scaled grads")
+        require(name != "scale" or self.is_dynamic, "a fixed scale")
+        require(name != "load" or self.has_saved, "nothing saved")
+        self.has_saved |= name == "save"
+        if name == "add_group":
+            kind = self.optimizers[args["of"]].recipe.kind
+            require(kind != "Adagrad", "a state that is not made")
+        if name in ("add_group", "phase"):
+            getattr(self, name)(**args)
 
-    def kinds(self) -> set[str]:
-        return {stepped.recipe.kind for stepped in self.optimizers}
-
-    def go_on(self, setup: Setup) -> None:
+    def check_going_on(self, setup: Setup) -> None:
         """At another level too."""
         is_narrow = setup.level in CASTS and not keeps_masters(setup)
-        require(not (is_narrow and self.kinds() & set(LIBTORCH)), "states of 16 bits")
+        kinds = {stepped.recipe.kind for stepped in self.optimizers}
+        require(not (is_narrow and kinds & set(LIBTORCH)), "states of 16 bits")
         is_shared = any(len(param.users) > 1 for param in self.params)
         require(not (is_shared and setup.level in CASTS), "masters of several")
-        for param in self.params:
-            param.release()
-            initialize(setup, param, [stepped.recipe for stepped in param.users])
-        self.begin(setup)
 
 
 class LanguagesDraw(Draw):
@@ -78,10 +79,13 @@ class LanguagesDraw(Draw):
     """
 
     mirror_of = Shape
-    weights = LANGUAGES
     lrs = (0.05, 0.01)
-    has_saved = False
-
+    flags = {
+        **{name: drawn for name, drawn in FLAGS.items() if name not in ("batch", "island", "writes")},
+        "zero_inside": (0.06, ["optimizer"]),
+        "layers": (0.5, ["entropy", "entropy", "square", "inner"]),
+        "is_tiny": (0.04, [True]),
+    }
     def program(self) -> Program:
         self.storms = self.chance.random() < 0.15
         return super().program()
@@ -128,60 +132,24 @@ class LanguagesDraw(Draw):
 
     def backward(self) -> dict[str, Any]:
         args = super().backward()
-        if args.get("zero_inside") == "model":
-            args["zero_inside"] = "optimizer"
-        for name in ("batch", "island", "writes"):
-            args.pop(name, None)
-        if self.chance.random() < 0.5:
-            args["layers"] = self.chance.choice(["entropy", "entropy", "square", "inner"])
+        if "layers" in args:
             args["reach"] = self.some(args["reach"], 0.2)
+            if self.chance.random() < 0.06:
+                args["ends"] = self.chance.choice(["hook", "late", "unscaled"])
         if self.storms and args["reach"] and self.chance.random() < 0.5:
             args["inf_in"] = self.chance.choice(args["reach"])
-        if self.chance.random() < 0.04:
-            args["is_tiny"] = True
-        if self.chance.random() < 0.06 and "layers" in args:
-            args["ends"] = self.chance.choice(ENDS)
         if "closure_of" in args:
             args.pop("ends", None)
         if "masters_of" in args:
             args["masters_of"] = self.chance.choice(args["of"])
             args.pop("delayed", None)
-        if not self.mirror.is_dynamic and {"Adam", "AdamW"} & {
-            *map(self.kind, range(len(self.mirror.optimizers)))
-        }:
+        kinds = {stepped.recipe.kind for stepped in self.mirror.optimizers}
+        if not self.mirror.is_dynamic and {"Adam", "AdamW"} & kinds:
             args.pop("inf_in", None), args.pop("is_nan", None)
         return args
 
-    def step(self) -> dict[str, Any]:
-        return {"of": self.of()}
-
-    def zero_model(self) -> dict[str, Any]:
-        return {}
-
-    def clip_norm(self) -> dict[str, Any]:
-        setup = self.mirror.setup
-        is_scaled = setup.overrides.get("loss_scale", 1.0) != 1.0
-        require(setup.level != "O0" or is_scaled, "the language's own clipping")
-        return super().clip_norm()
-
-    def clip_model(self) -> dict[str, Any]:
-        """By LibTorch's function, whose writes PyTorch does not count."""
-        require(not self.is_lazy(), "scaled grads")
-        params = self.numbers(self.mirror.params)
-        return {"params": params, "by": "data", "limit": 1 / 64}
-
-    def edit_grad(self) -> dict[str, Any]:
-        args = {**super().edit_grad(), "how": self.chance.choice(["negate", "data", "replace"])}
-        require(args["how"] != "data" or not self.is_lazy(), "scaled grads")
-        require(args["how"] != "replace" or TAKES_WIDE_GRADS, "a grad of another dtype")
-        return args
-
-    def is_lazy(self) -> bool:
-        return self.mirror.setup.overrides.get("materialize_master_grads") is False
-
-    def scale(self) -> dict[str, Any]:
-        require(self.mirror.is_dynamic, "a fixed scale")
-        return super().scale()
+    def every_param(self) -> list[int]:
+        return list(range(len(self.mirror.params)))
 
     def set(self) -> dict[str, Any]:
         args = super().set()
@@ -191,27 +159,54 @@ class LanguagesDraw(Draw):
     def state(self) -> dict[str, Any]:
         args = super().state()
         is_made_first = self.kind(args["of"]) in ("Adagrad", *FUSED)
-        how = "halve" if is_made_first else self.chance.choice(["halve", "clear"])
-        return {**args, "how": how}
-
-    def add_group(self) -> dict[str, Any]:
-        args = super().add_group()
-        require(self.kind(args["of"]) != "Adagrad", "a state that is not made")
-        return args
-
-    def save(self) -> dict[str, Any]:
-        self.has_saved = True
-        return {}
-
-    def load(self) -> dict[str, Any]:
-        require(self.has_saved, "nothing saved")
-        return {}
+        return {**args, "how": "halve" if is_made_first else self.chance.choice(["halve", "clear"])}
 
     def phase(self) -> dict[str, Any]:
         args = super().phase()
+        if args["optimizers"]:
+            return args
         level = self.level()
-        return (
-            args
-            if args["optimizers"]
-            else {**args, "level": level, "overrides": self.overrides(level)}
-        )
+        return {**args, "level": level, "overrides": self.overrides(level)}
+
+    grammar = {
+        **{name: drawn for name, drawn in Draw.grammar.items() if name not in ONLY_PYTHON},
+        "backward": (12, backward),
+        "step": (8, {"of": Draw.of}),
+        "swap_back": (0, {}),
+        "zero_model": (1, {}),
+        #: By LibTorch's function, whose writes PyTorch does not count.
+        "clip_model": (1.0, {"params": every_param, "by": one_of("data"), "limit": one_of(1 / 64)}),
+        "write_data": (1, Draw.grammar["write_data"][1]),
+        "set": (0.6, set),
+        "edit_grad": (0.9, {"param": Draw.param, "how": one_of(*EDITS)}),
+        "state": (1.0, state),
+        "load": (0.4, {}),
+        "phase": (0.3, phase),
+    }
+
+
+class OverflowingDraw(LanguagesDraw):
+    """Draws programs with a dynamic scale, which skips whatever is not finite. Losses overflow that
+    reach parameters of optimizers that their scale_loss is not given, and steps, clipping and
+    zeroing follow in any order."""
+
+    def overrides(self, level: str) -> dict[str, Any]:
+        return {**super().overrides(level), "loss_scale": "dynamic"}
+
+    def backward(self) -> dict[str, Any]:
+        args = super().backward()
+        if self.chance.random() < 0.3:
+            args["of"] = [self.of()]
+        if self.chance.random() < 0.5:
+            args["reach"] = self.some(self.every_param(), 0.3)
+        if self.chance.random() < 0.3 and args["reach"]:
+            args["inf_in"] = self.chance.choice(args["reach"])
+        return args
+
+    grammar = {
+        **LanguagesDraw.grammar,
+        "backward": (12, backward),
+        "clip_norm": (3, Draw.grammar["clip_norm"][1]),
+        "clip_value": (2, Draw.grammar["clip_value"][1]),
+        **dict.fromkeys(("edit", "edit_grad", "clip_model"), (0, {})),
+    }

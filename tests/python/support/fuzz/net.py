@@ -1,4 +1,4 @@
-"""What a fuzzed program is: a setup and events, which print as text that can be read and run.
+"""The net of a fuzzed program, and what it computes.
 
 The grads of a loss are drawn integers times UNIT, whatever the parameters hold: sums of them, and
 their products with a loss scale, are exact in every dtype.
@@ -6,124 +6,20 @@ their products with a loss scale, are exact in every dtype.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fuzz_calls import FINE, coefs_in, is_fine, product_in, remember
-from own_list import OwnList
 from torch import nn
 
-from torchamp import optimizers
+from fuzz.calls import FINE, coefs_in, is_fine, product_in, remember
+from fuzz.events import Backward
 
 UNIT = 2.0**-6
 LARGEST = 7
 #: Up to here, sums of units are exact in bfloat16.
 EXACT = 255 * UNIT
 INF = float("inf")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """An optimizer: one of torch.optim, OwnList or, if its name starts with Fused, of
-    torchamp.optimizers. Its groups are given by the parameters' numbers; each has half the lr of
-    the one before."""
-
-    kind: str
-    groups: tuple[tuple[int, ...], ...]
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_fused(self) -> bool:
-        return self.kind.startswith("Fused")
-
-    @property
-    def type(self) -> Any:
-        if self.kind == "OwnList":
-            return OwnList
-        return getattr(optimizers if self.is_fused else torch.optim, self.kind)
-
-    def make(self, kind: Callable, params: Sequence[torch.Tensor]) -> Any:
-        options = dict(self.options)
-        lr = options.pop("lr")
-        as_number: Callable = torch.tensor if options.pop("tensor_lr", False) else float
-        groups = [
-            {"params": [params[i] for i in group], "lr": as_number(lr * 0.5**n)}
-            for n, group in enumerate(self.groups)
-        ]
-        return kind(groups, lr=as_number(lr), **options)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A net of these parts, its optimizers, and how they are initialized."""
-
-    level: str
-    parts: tuple[str, ...]
-    optimizers: tuple[Recipe, ...]
-    overrides: dict[str, Any] = field(default_factory=dict)
-    #: The parameters that need no grad at first.
-    frozen: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Event:
-    name: str
-    args: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.args.items())})"
-
-
-@dataclass(frozen=True)
-class Backward:
-    """What a backward is told. ends: "empty" without one; "raise", "scale_loss", "step": by that
-    exception. masters_of: the optimizer whose masters, all that train, its loss reaches too.
-    closure_of: the optimizer that calls it in a step.
-
-    Where both languages follow it, its loss may be of the layers too: "entropy" or "square" of
-    their output, or "inner", which does not reach the last; and too small for grads of 16 bits.
-    ends may be "hook", midway by an exception, "unscaled", of the loss itself, or "late", once more
-    after the block.
-    """
-
-    loss: int
-    of: list[int]
-    reach: list[int]
-    coefs: int
-    delayed: bool = False
-    deferred: bool = False
-    inf_in: int | None = None
-    is_nan: bool = False
-    twice: bool = False
-    zero_inside: str | None = None
-    ends: str | None = None
-    batch: str | None = None
-    island: str | None = None
-    writes: bool = False
-    masters_of: int | None = None
-    closure_of: int | None = None
-    layers: str | None = None
-    is_tiny: bool = False
-
-    def of_masters(self, params: list[int]) -> Backward:
-        """One that reaches these alone, with other coefficients."""
-        return dataclasses.replace(self, reach=params, coefs=self.coefs + 100, island=None)
-
-
-@dataclass(frozen=True)
-class Program:
-    setup: Setup
-    events: tuple[Event, ...]
-
-    def __str__(self) -> str:
-        setup = ",\n".join(
-            f"    {each.name}={getattr(self.setup, each.name)!r}"
-            for each in dataclasses.fields(self.setup)
-        )
-        return "\n".join([f"Setup(\n{setup},\n)", *map(str, self.events)])
 
 
 class Holder(nn.Module):
@@ -196,17 +92,22 @@ class Net(nn.Module):
         return [id(param) in inside for param in self.parameters()]
 
 
-def drawn(shape: torch.Size, seed: int) -> torch.Tensor:
+def drawn(param: torch.Tensor, seed: int) -> torch.Tensor:
     """Integers times UNIT."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-LARGEST, LARGEST + 1, shape, generator=generator) * UNIT
+    return torch.randint(-LARGEST, LARGEST + 1, param.shape, generator=generator) * UNIT
 
 
-def drawn_coefs(shapes: Sequence[torch.Size], call: Backward, level: str) -> list[torch.Tensor]:
+def drawn_value(param: torch.Tensor, seed: int) -> torch.Tensor:
+    """Exact in every dtype, and none of another seed's."""
+    return drawn(param, seed) + 2.0 + seed % 7 / 4
+
+
+def drawn_coefs(params: Sequence[torch.Tensor], call: Backward, level: str) -> list[torch.Tensor]:
     """The grads of a loss, by the seed `coefs`; one element of `inf_in`'s is infinite. Where casts
     are off, 16 bits do not hold them."""
     factor = FINE if is_fine(call.island, level) else 1.0
-    grads = [drawn(shapes[i], call.coefs * 100 + i) * factor for i in call.reach]
+    grads = [drawn(params[i], call.coefs * 100 + i) * factor for i in call.reach]
     for i, grad in zip(call.reach, grads):
         if i == call.inf_in and grad.numel():
             grad.view(-1)[-1] = INF
@@ -228,8 +129,3 @@ def use_state(states: Any, param: torch.Tensor, how: str) -> torch.Tensor:
     elif how == "clear":
         states.clear()
     return found
-
-
-def drawn_value(shape: torch.Size, seed: int) -> torch.Tensor:
-    """A parameter's value: exact in every dtype, and none of another seed's."""
-    return drawn(shape, seed) + 2.0 + seed % 7 / 4

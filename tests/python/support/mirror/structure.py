@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from fuzz_events import PARTS, Recipe, Setup, drawn, drawn_value, use_state
-from mirror_state import (
+from fuzz.events import Recipe, Setup
+from fuzz.net import PARTS, drawn, drawn_value, use_state
+from reference.optimizers import Reference
+
+from mirror.state import (
     CASTS,
     Param,
     Refused,
@@ -23,7 +26,6 @@ from mirror_state import (
     made_params,
     require,
 )
-from reference.optimizers import Reference
 
 
 class Structure:
@@ -31,7 +33,6 @@ class Structure:
 
     def __init__(self, setup: Setup) -> None:
         self.params = made_params(setup)
-        self.shapes = [param.value.shape for param in self.params]
         #: Of each part of the net, its parameters.
         self.parts = _split(setup.parts, self.params)
         self.optimizers = made_optimizers(setup, self.params)
@@ -79,7 +80,7 @@ class Structure:
         found = self.params[param]
         self.check_surgery(found)
         require(not wide or found.has_master, "a grad of another dtype")
-        found.sum = drawn(self.shapes[param], seed).to(found.value.dtype)
+        found.sum = drawn(found.value, seed).to(found.value.dtype)
         found.is_as_added()
         found.is_spoilt = found.is_checked
 
@@ -321,7 +322,7 @@ class Structure:
         made = PARTS[part]()
         new = []
         for param in made.parameters():
-            value = drawn_value(param.shape, seed).to(dtype)
+            value = drawn_value(param, seed).to(dtype)
             is_norm = isinstance(made, torch.nn.BatchNorm1d)
             new.append(Param(value, dtype, False, True, is_norm))
         for param in self.parts[at] if at is not None else []:
@@ -331,7 +332,6 @@ class Structure:
         else:
             self.parts[at] = new
         self.params += new
-        self.shapes += [param.value.shape for param in new]
 
     def phase(self, level: str, optimizers: tuple[Recipe, ...], overrides: dict) -> None:
         """Releases the model and initializes it again, with new optimizers if there are any."""
@@ -355,15 +355,8 @@ class Structure:
         self.begin(setup)
 
     def go_on(self, setup: Setup) -> None:
-        """With the same optimizers, at the same level."""
-        params = [param for stepped in self.optimizers for param in stepped.params]
-        require(setup.level == self.setup.level, "another level")
-        require(keeps_masters(setup) == self.keeps_masters, "other masters")
-        require(not any(param.is_narrow for param in params), "states of 16 bits")
-        require(not any(stepped.left for stepped in self.optimizers), "others' states")
-        for stepped in self.optimizers:
-            is_of_model = any(param.is_in_model for param in stepped.params)
-            require(is_of_model, "an optimizer of no parameter of the model")
+        """With the same optimizers."""
+        self.check_going_on(setup)
         for param in self.params:
             param.release()
             initialize(setup, param, [stepped.recipe for stepped in param.users])
@@ -372,6 +365,17 @@ class Structure:
             stepped.popped, stepped.is_lazy = None, is_lazy(setup, stepped.recipe)
         self.notice_groups(self.optimizers)
         self.begin(setup)
+
+    def check_going_on(self, setup: Setup) -> None:
+        """At the same level."""
+        params = [param for stepped in self.optimizers for param in stepped.params]
+        require(setup.level == self.setup.level, "another level")
+        require(keeps_masters(setup) == self.keeps_masters, "other masters")
+        require(not any(param.is_narrow for param in params), "states of 16 bits")
+        require(not any(stepped.left for stepped in self.optimizers), "others' states")
+        for stepped in self.optimizers:
+            is_of_model = any(param.is_in_model for param in stepped.params)
+            require(is_of_model, "an optimizer of no parameter of the model")
 
 
 def _split(parts: Sequence[str], params: list[Param]) -> list[list[Param]]:

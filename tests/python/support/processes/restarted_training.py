@@ -1,4 +1,4 @@
-"""restarted_training.py <folder> [<step>]: trains on the ranks of torchrun, which starts them again
+"""processes.restarted_training <folder> [<step>]: trains on the ranks of torchrun, which starts them again
 after the second one has killed itself in that step.
 
 Each start goes on from the last checkpoint in the folder. Every rank leaves its masters there.
@@ -11,12 +11,12 @@ import signal
 import sys
 from pathlib import Path
 
-import gloo
 import torch
 from nets import linear_net, loss_of, overflow_at
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from processes import gloo
 from torchamp import amp
 from torchamp.optimizers import FusedAdamW
 

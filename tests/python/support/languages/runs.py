@@ -1,7 +1,9 @@
-"""Runs programs in C++ and in Python, and compares what they see after each event."""
+"""Runs programs in C++ and in Python, and tells what is wrong with what they see after each
+event."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import tempfile
@@ -10,17 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fuzz_events import Event, Program, Recipe
-from fuzz_run import Different, Run
+from fuzz.events import Event, Program, Recipe
+from fuzz.run import Different, Run
 
 from torchamp import amp
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BUILD = Path(os.environ.get("TORCHAMP_BUILD_DIR", ROOT / "build"))
 PROGRAM = BUILD / "tests" / "languages" / "languages"
 
 #: A folder whose files are in memory alone, if there is one.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+#: Which values a program sees that training keeps.
+KEPT = ("params.", "masters.", "optimizers.")
 
 #: What can be seen after an event, by name: numbers as text.
 Seen = dict[str, str]
@@ -159,3 +164,25 @@ def difference(program: Program, cpp: list[Seen], python: list[Seen]) -> str:
             return f"after event {i}, {event}: {'; '.join(names[:3])}; {len(names)} in all"
     assert len(cpp) == len(python) == len(events)
     return ""
+
+
+def differences(programs: Sequence[Program]) -> Iterator[str]:
+    """Of each program; empty if there is none."""
+    for program, cpp in zip(programs, in_cpp(programs)):
+        yield difference(program, cpp, in_python(program))
+
+
+def not_finite(programs: Sequence[Program]) -> Iterator[str]:
+    """Of each program, what training keeps in C++ that is not; empty if all is."""
+    for program, seen in zip(programs, in_cpp(programs)):
+        told = zip(("setup", *program.events), map(not_finite_in, seen))
+        yield next((f"after {event}: {what}" for event, what in told if what), "")
+
+
+def not_finite_in(seen: Seen) -> str:
+    """The first value that is not; empty if all are."""
+    for name, value in seen.items():
+        is_kept = name.startswith(KEPT) and not name.endswith(".telemetry")
+        if is_kept and not all(math.isfinite(float(number)) for number in value.split()):
+            return f"{name} is{value}"
+    return seen.get("crashed", "")

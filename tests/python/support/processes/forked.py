@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 #: Of the server. Each process that it forks goes on here, in a `__main__` without names.
-PROGRAM = "__import__('forked').served()()"
+PROGRAM = "__import__('processes.forked', fromlist=['served']).served()()"
 
 
 class Server:
@@ -37,7 +37,7 @@ class Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=pathlib.Path(__file__).parent,
+            cwd=pathlib.Path(__file__).parents[1],
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},  # a fork has no others
             start_new_session=True,
         )

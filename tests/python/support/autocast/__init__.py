@@ -1,0 +1,1 @@
+"""What the tests of O1 and O4 share."""

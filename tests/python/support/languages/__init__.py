@@ -1,0 +1,1 @@
+"""Programs that both C++ and Python run."""

@@ -1,0 +1,1 @@
+"""The rule of docs/grads.md in plain PyTorch."""
