@@ -40,7 +40,10 @@ def small(monkeypatch):
         monkeypatch.setitem(table, "tiny", one)
 
 
-@pytest.mark.parametrize("name", ["ops", "step", "training"])
+SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("ops", "step")]
+
+
+@pytest.mark.parametrize("name", ["training", *SOAK])
 def test_a_benchmark_measures_and_its_result_becomes_a_page(name, monkeypatch, tmp_path):
     file = tmp_path / "result.json"
     arguments = ["--device", "cpu", "--repeats", "3", "--json", str(file)]

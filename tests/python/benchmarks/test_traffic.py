@@ -14,6 +14,7 @@ if not distributed.is_available():
 import traffic  # noqa: E402
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(
     torch.__version__ < (2, 7), reason="this torch's fully_shard does not run on the CPU"
 )

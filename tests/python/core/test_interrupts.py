@@ -145,9 +145,18 @@ def places(kind: Kind, overflows: bool, event: str) -> Iterator[tuple[int, Run]]
         yield at, run
 
 
+every_kind = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[] if kind.level == "O2" else pytest.mark.soak, id=str(kind))
+        for kind in KINDS
+    ],
+)
+
+
 @pytest.mark.parametrize("event", ["line", pytest.param("opcode", marks=pytest.mark.soak)], ids=str)
 @pytest.mark.parametrize("overflows", [False, True], ids=["clean", "overflow"])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@every_kind
 def test_an_interrupted_iteration_took_place_or_did_not(kind, overflows, event):
     course = course_of(kind)
     interruptions = 0
@@ -167,7 +176,7 @@ def test_an_interrupted_iteration_took_place_or_did_not(kind, overflows, event):
     assert interruptions > 50
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@every_kind
 def test_the_first_iteration_may_be_interrupted(kind):
     course = course_of(kind)
     for at in range(1, sys.maxsize):

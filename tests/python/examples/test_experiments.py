@@ -66,6 +66,7 @@ def test_conv_noise(python, tmp_path):
     assert_written(tmp_path, "conv_noise.png")
 
 
+@pytest.mark.soak
 def test_compare(python, tmp_path):
     arms = ["fp32", "native", "apex", "torchamp-O1", "torchamp-O5"]
     run(python, tmp_path, "compare", f"--arms {' '.join(arms)} --epochs 1 --repeats 1")
@@ -89,6 +90,7 @@ def test_native_loop(python, tmp_path, threads, autocast):
     assert_written(tmp_path, "native_loop.png")
 
 
+@pytest.mark.soak
 def test_vgg_sweep(python, tmp_path):
     sizes = "--levels O0 O5 --batch 8 16 --images 16 --epochs 2 --repeats 2 --width 1/32"
     run(python, tmp_path, "vgg_sweep", f"{sizes} --data synthetic")
@@ -99,6 +101,7 @@ def test_vgg_sweep(python, tmp_path):
     assert_written(tmp_path, "time.png", "memory.png", "accuracy.png")
 
 
+@pytest.mark.soak
 def test_vgg_sweep_takes_no_batch_of_more_than_all_images(python, tmp_path):
     printed = run(python, tmp_path, "vgg_sweep", "--images 16 --batch 32", expect=1)
     assert "--batch: expected at most the 16 images, got 32" in printed
@@ -121,6 +124,7 @@ def test_cifar10(tmp_path, form):
     assert train.images[-1].unique().tolist() == pytest.approx([0.6])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -156,6 +160,7 @@ def test_tf32_is_an_arm_where_the_device_has_it(monkeypatch):
     assert lab.chosen_arms(["O1"], names, cpu) == ["O1"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("experiment", "options"),
     [
@@ -177,6 +182,7 @@ def test_a_tf32_arm_trains(monkeypatch, tmp_path, experiment, options):
     assert first["loss"] == second["loss"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("model", ["mlp", "conv", "transformer"])
 def test_which_precision_of_healthy_models(python, tmp_path, model):
     printed = run(python, tmp_path, "which_precision", f"--model {model} --steps 2 --width 16")
@@ -205,6 +211,7 @@ def test_quantiles_of_exponents():
     assert found == [-7, -7, -7, 3, 5]
 
 
+@pytest.mark.soak
 def test_which_precision_times_its_arms_in_turn(monkeypatch):
     trained, train = [], which_precision.train
 
@@ -222,6 +229,7 @@ def test_which_precision_times_its_arms_in_turn(monkeypatch):
     assert trained == [(arm, 2 * count) for count in (1, 2, 3) for arm in arms]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("trouble", "fails", "reason"),
     [
@@ -239,6 +247,7 @@ def test_which_precision_names_what_fails(python, tmp_path, trouble, fails, reas
     assert f"{fails[0]}: does not fit: " in printed
 
 
+@pytest.mark.soak
 def test_which_precision_of_a_model_of_the_user_s(python, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torch\n"

@@ -575,6 +575,7 @@ def test_two_ranks(outcomes, case):
     check(case, outcomes[case])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("case", [*OF_FOUR, *(f"resume-{level}" for level in RESUMED)])
 def test_four_ranks(outcomes_of_four, case):
     check(case, outcomes_of_four[case])
