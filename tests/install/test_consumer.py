@@ -68,6 +68,7 @@ def test_find_package_refuses_another_torch(prefix: pathlib.Path, tmp_path: path
     assert "Build torchamp again for this torch" in message
 
 
+@pytest.mark.soak
 def test_libtorch_and_cmake_without_python(
     prefix: pathlib.Path, tmp_path: pathlib.Path, build_consumer: Callable, no_python: pathlib.Path
 ) -> None:

@@ -46,6 +46,7 @@ def printed(prefix: pathlib.Path, tmp_path: pathlib.Path) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^(\w+) +([\d.]+)$", output, re.M)}
 
 
+@pytest.mark.soak
 def test_builds_and_trains(printed: dict[str, float]) -> None:
     """Every way of training learns the ring; the resumed run equals the uninterrupted one."""
     names = ["plain", "GradScaler", "O2", "fused", "resumed", "average", "function"]

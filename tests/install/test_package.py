@@ -101,17 +101,15 @@ def test_import_with_another_torch_names_both_versions(wheel_site: pathlib.Path)
     assert "pip install --force-reinstall" in last_line
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "standard",
     [
         pytest.param(
             17,
-            marks=[
-                pytest.mark.soak,
-                pytest.mark.skipif(
-                    TORCH_VERSION >= (2, 14), reason="torch's own headers ask for C++20"
-                ),
-            ],
+            marks=pytest.mark.skipif(
+                TORCH_VERSION >= (2, 14), reason="torch's own headers ask for C++20"
+            ),
         ),
         20,
     ],

@@ -59,7 +59,9 @@ def test_the_summary_has_a_row_a_run(tmp_path):
     assert len(rows) == 2
 
 
-@pytest.mark.parametrize("level", ["O0", "O2", "O4"])
+@pytest.mark.parametrize(
+    "level", ["O2", *[pytest.param(level, marks=pytest.mark.soak) for level in ("O0", "O4")]]
+)
 def test_a_short_run(level, tmp_path):
     arguments = ["--epochs", "1", "--seed", "3", "--device", "cpu"]
     run = runs.run(runs.PYTHON_COMMAND, level, tmp_path / "steps.csv", *arguments)

@@ -445,7 +445,7 @@ OF_FOUR = {"in_groups_of_a_mesh": in_groups_of_a_mesh, "O2-fused_adamw": CASES["
 
 
 test_two_ranks = gloo.tests_on(2, CASES)
-test_four_ranks = gloo.tests_on(4, OF_FOUR)
+test_four_ranks = pytest.mark.soak(gloo.tests_on(4, OF_FOUR))
 
 
 def test_a_process_group_needs_init_process_group():

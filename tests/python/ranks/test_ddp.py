@@ -380,4 +380,4 @@ OF_FOUR = ("no_sync-O1-fused_sgd", "no_sync-O2-inside", "no_sync-O2-fused_adamw"
 
 
 test_two_ranks = gloo.tests_on(2, CASES)
-test_four_ranks = gloo.tests_on(4, {name: CASES[name] for name in OF_FOUR})
+test_four_ranks = pytest.mark.soak(gloo.tests_on(4, {name: CASES[name] for name in OF_FOUR}))

@@ -23,6 +23,7 @@ def outcome(new_python, folder: Path, *killed_in: str) -> list[tuple[int, list[t
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
 
 
+@pytest.mark.soak
 def test_a_killed_rank_resumes_bit_for_bit(new_python, tmp_path):
     (begun, expected), (_, other) = outcome(new_python, tmp_path / "never")
     assert begun == 0 and all(map(torch.equal, expected, other))
