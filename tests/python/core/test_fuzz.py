@@ -90,7 +90,9 @@ MENDED = {
             step(0),
         ],
     ),
-    "clipping_one_of_two_that_share": sharing(backward([0], [0, 1]), backward([1], [2]), clip_norm(0)),
+    "clipping_one_of_two_that_share": sharing(
+        backward([0], [0, 1]), backward([1], [2]), clip_norm(0)
+    ),
     "a_delayed_overflow_of_another_optimizer": sharing(
         backward([1], [2], delayed=True, inf_in=2),
         zero(0),

@@ -81,11 +81,13 @@ class LanguagesDraw(Draw):
     mirror_of = Shape
     lrs = (0.05, 0.01)
     flags = {
-        **{name: drawn for name, drawn in FLAGS.items() if name not in ("batch", "island", "writes")},
+        **FLAGS,
+        **dict.fromkeys(("batch", "island", "writes"), (0, [None])),
         "zero_inside": (0.06, ["optimizer"]),
         "layers": (0.5, ["entropy", "entropy", "square", "inner"]),
         "is_tiny": (0.04, [True]),
     }
+
     def program(self) -> Program:
         self.storms = self.chance.random() < 0.15
         return super().program()
