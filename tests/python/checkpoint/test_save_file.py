@@ -14,9 +14,9 @@ from torchamp import amp
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(250, marks=pytest.mark.soak)])
-def test_a_killed_save_leaves_the_file_whole(python, tmp_path, kills):
+def test_a_killed_save_leaves_the_file_whole(new_python, tmp_path, kills):
     program = ("-m", "processes.killed_saves", str(tmp_path / "run.pt"), str(kills))
-    output = python(*program, PYTHONPATH=os.pathsep.join(sys.path))
+    output = new_python(*program, PYTHONPATH=os.pathsep.join(sys.path))
     loaded = [int(line) for line in output.split()]
     assert len(loaded) == kills and len(set(loaded)) > 1
 
