@@ -24,6 +24,10 @@ class Recipe:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def params(self) -> tuple[int, ...]:
+        return sum(self.groups, ())
+
+    @property
     def is_fused(self) -> bool:
         return self.kind.startswith("Fused")
 
@@ -55,11 +59,30 @@ class Setup:
     #: The parameters that need no grad at first.
     frozen: tuple[int, ...] = ()
 
+    def users(self, i: int) -> list[Recipe]:
+        """Who steps a parameter."""
+        return [recipe for recipe in self.optimizers if i in recipe.params]
+
+
+#: The arguments of events that are numbers of optimizers, and of parameters.
+OF_OPTIMIZERS = ("of", "masters_of", "closure_of")
+OF_PARAMS = ("param", "params", "halves")
+
 
 @dataclass(frozen=True)
 class Event:
     name: str
     args: dict[str, Any] = field(default_factory=dict)
+
+    def by(self, run: Any) -> Any:
+        """Does it by torchamp or by the mirror: a method of its name, which is given optimizers and
+        parameters for their numbers."""
+        among = dict.fromkeys(OF_OPTIMIZERS, run.optimizers) | dict.fromkeys(OF_PARAMS, run.params)
+        args = {
+            name: _taken(among[name], value) if name in among and value is not None else value
+            for name, value in self.args.items()
+        }
+        return getattr(run, self.name)(**args)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.args.items())})"
@@ -67,7 +90,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Backward:
-    """What a backward is told. ends: "empty" without one; "raise", "scale_loss", "step": by that
+    """What a backward is told, with optimizers for numbers. ends: "empty" without one; "raise", "scale_loss", "step": by that
     exception. masters_of: the optimizer whose masters, all that train, its loss reaches too.
     closure_of: the optimizer that calls it in a step.
 
@@ -78,7 +101,7 @@ class Backward:
     """
 
     loss: int
-    of: list[int]
+    of: list[Any]
     reach: list[int]
     coefs: int
     delayed: bool = False
@@ -91,8 +114,8 @@ class Backward:
     batch: str | None = None
     island: str | None = None
     writes: bool = False
-    masters_of: int | None = None
-    closure_of: int | None = None
+    masters_of: Any = None
+    closure_of: Any = None
     layers: str | None = None
     is_tiny: bool = False
 
@@ -112,3 +135,10 @@ class Program:
             for each in dataclasses.fields(self.setup)
         )
         return "\n".join([f"Setup(\n{setup},\n)", *map(str, self.events)])
+
+
+def _taken(among: Sequence[Any], numbers: Any) -> Any:
+    """The one of a number, or those of a list of numbers, each once."""
+    if isinstance(numbers, (list, tuple)):
+        return [among[i] for i in dict.fromkeys(numbers)]
+    return among[numbers]

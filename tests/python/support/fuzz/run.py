@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from mirror.state import CASTS
 from torch.optim.optimizer import (
+    Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
@@ -51,11 +52,11 @@ class Run:
         self.optimizers = self.made(setup.optimizers)
         self.initialize(setup.level, setup.overrides)
 
-    def made(self, recipes: tuple[Recipe, ...]) -> list[torch.optim.Optimizer]:
+    def made(self, recipes: tuple[Recipe, ...]) -> list[Optimizer]:
         return [recipe.make(recipe.type, self.params) for recipe in recipes]
 
     def initialize(self, level: str, overrides: dict) -> None:
-        self.level, self.popped, self.swapped = level, {}, {}
+        self.level, self.popped, self.swapped = level, {}, []
         self.adopts = bool(overrides.get("adopt_data_writes"))
         self.amp = torchamp.Amp(self.model, self.optimizers, level, verbosity=0, **overrides)
         if self.amp.loss_scalers[0].dynamic:
@@ -67,13 +68,13 @@ class Run:
         named = {id(param): name for name, param in self.model.named_parameters()}
         return {i: named[id(p)] for i, p in enumerate(self.params) if id(p) in named}
 
+    def number(self, param: torch.Tensor) -> int:
+        return next(i for i, each in enumerate(self.params) if each is param)
+
     def close(self) -> None:
         self.amp.close()
 
     # ---- backwards
-
-    def given(self, of: list[int]) -> list[torch.optim.Optimizer]:
-        return [self.optimizers[i] for i in of]
 
     def loss(self, call: Backward) -> torch.Tensor:
         names, coefs = self.names(), drawn_coefs(self.params, call, self.level)
@@ -105,15 +106,10 @@ class Run:
         return torch.nn.functional.cross_entropy(output, target)
 
     def loss_of_masters(self, call: Backward) -> torch.Tensor:
-        masters = list(amp.master_params(self.optimizers[call.masters_of]))
-        params = self.stepped_by(call.masters_of)
-        coefs = drawn_coefs(self.params, call.of_masters(params), self.level)
+        masters = list(amp.master_params(call.masters_of))
+        numbers = [self.number(param) for param in stepped_by(call.masters_of)]
+        coefs = drawn_coefs(self.params, call.of_masters(numbers), self.level)
         return sum((master.float() * coef).sum() for master, coef in zip(masters, coefs))
-
-    def stepped_by(self, of: int) -> list[int]:
-        numbers = {id(param): i for i, param in enumerate(self.params)}
-        groups = self.optimizers[of].param_groups
-        return [numbers[id(param)] for group in groups for param in group["params"]]
 
     def backward(self, **args: Any) -> torch.Tensor:
         call = Backward(**args)
@@ -125,7 +121,7 @@ class Run:
             losses.append(self.use(call))
             return losses[-1]
 
-        returned = self.optimizers[call.closure_of].step(closure)
+        returned = call.closure_of.step(closure)
         expect(len(losses) == 1 and returned is losses[0], "the closure was not called once")
         return returned
 
@@ -133,7 +129,7 @@ class Run:
         flags = {"delay_unscale": call.delayed, "delay_overflow_check": call.deferred}
         value, of = self.loss(call), call.of
         with self.must_end(call.ends):
-            with self.amp.scale_loss(value, self.given(of), call.loss, **flags) as scaled_loss:
+            with self.amp.scale_loss(value, of, call.loss, **flags) as scaled_loss:
                 self.zero_in_block(call.zero_inside, of)
                 if call.ends == "unscaled":
                     value.backward(retain_graph=True)
@@ -154,139 +150,136 @@ class Run:
             return
         expect(ends not in ENDS, f"expected the block to be ended by an exception: {ends}")
 
-    def end_block(self, ends: str | None, loss: torch.Tensor, of: list[int]) -> None:
+    def end_block(self, ends: str | None, loss: torch.Tensor, of: list[Optimizer]) -> None:
         if ends == "raise":
             raise KeyError
         if ends == "step":
-            self.optimizers[of[0]].step()
+            of[0].step()
         if ends == "scale_loss":
-            with self.amp.scale_loss(loss, self.given(of)):
+            with self.amp.scale_loss(loss, of):
                 pass
 
-    def zero_in_block(self, zero_inside: str | None, of: list[int]) -> None:
+    def zero_in_block(self, zero_inside: str | None, of: list[Optimizer]) -> None:
         if zero_inside == "model":
             self.model.zero_grad()
-        for i in of if zero_inside == "optimizer" else []:
-            self.optimizers[i].zero_grad()
+        for optimizer in of if zero_inside == "optimizer" else []:
+            optimizer.zero_grad()
 
-    def step(self, of: int, halves: list[int] | None = None) -> Any:
+    def step(self, of: Optimizer, halves: list[torch.Tensor] | None = None) -> Any:
         if halves is None:
-            return self.optimizers[of].step()
-        optimizer, dtypes = self.optimizers[of], [param.dtype for param in self.params]
+            return of.step()
+        dtypes = [param.dtype for param in self.params]
         found: list[dict] = []
 
         def look(*_: Any) -> None:
             same = [param.dtype for param in self.params] == dtypes
             expect(same, "hooks see parameters of another dtype")
-            for i in self.stepped_by(of):
-                use_state(optimizer.state, self.params[i], "look")
+            for param in stepped_by(of):
+                use_state(of.state, param, "look")
             grads = enumerate(param.grad for param in self.params)
             found.append({i: None if grad is None else grad.clone() for i, grad in grads})
 
         def halve(*_: Any) -> None:
             look()
-            for i in halves:
-                self.params[i].grad.mul_(0.5)
+            for param in halves:
+                param.grad.mul_(0.5)
 
-        if of == 0:
-            hooks = optimizer.register_step_pre_hook(halve), optimizer.register_step_post_hook(look)
+        if of is self.optimizers[0]:
+            hooks = of.register_step_pre_hook(halve), of.register_step_post_hook(look)
         else:
             hooks = register_optimizer_step_pre_hook(halve), register_optimizer_step_post_hook(look)
         try:
-            optimizer.step()
+            of.step()
         finally:
             for hook in hooks:
                 hook.remove()
         expect(len(found) == 2, "the hooks did not run")
         return found[0]
 
-    def zero(self, of: int, to_none: bool = True) -> None:
-        self.optimizers[of].zero_grad(set_to_none=to_none)
+    def zero(self, of: Optimizer, to_none: bool = True) -> None:
+        of.zero_grad(set_to_none=to_none)
 
     def zero_model(self, to_none: bool = True) -> None:
         self.model.zero_grad(set_to_none=to_none)
 
-    def drop_grads(self, params: list[int]) -> None:
-        for i in params:
-            self.params[i].grad = None
+    def drop_grads(self, params: list[torch.Tensor]) -> None:
+        for param in params:
+            param.grad = None
 
-    def clip_norm(self, of: list[int], max_norm: float) -> torch.Tensor:
-        return amp.clip_grad_norm_(self.given(of), max_norm)
+    def clip_norm(self, of: list[Optimizer], max_norm: float) -> torch.Tensor:
+        return amp.clip_grad_norm_(of, max_norm)
 
-    def clip_value(self, of: list[int], value: float) -> None:
-        amp.clip_grad_value_(self.given(of), value)
+    def clip_value(self, of: list[Optimizer], value: float) -> None:
+        amp.clip_grad_value_(of, value)
 
-    def clip_model(self, params: list[int], by: str, limit: float) -> torch.Tensor | None:
-        given = [self.params[i] for i in params]
+    def clip_model(self, params: list[torch.Tensor], by: str, limit: float) -> torch.Tensor | None:
         if by == "data":  # as LibTorch's function, whose writes PyTorch does not count
-            for grad in (param.grad for param in given if param.grad is not None):
+            for grad in (param.grad for param in params if param.grad is not None):
                 grad.data.clamp_(-limit, limit)
             return None
-        return getattr(torch.nn.utils, f"clip_grad_{by}_")(given, limit)
+        return getattr(torch.nn.utils, f"clip_grad_{by}_")(params, limit)
 
-    def edit(self, of: int, how: str) -> None:
-        for param in amp.master_params(self.optimizers[of]):
+    def edit(self, of: Optimizer, how: str) -> None:
+        for param in amp.master_params(of):
             if param.grad is not None:
                 param.grad.neg_() if how == "negate" else param.grad.fill_(3 / 64)
 
-    def look(self, of: int) -> dict[int, torch.Tensor | None]:
-        masters = list(amp.master_params(self.optimizers[of]))
-        found = {id(master): master.grad for master in masters}
-        core = self.optimizers[of]._torchamp.core
+    def look(self, of: Optimizer) -> dict[int, torch.Tensor | None]:
+        found = {id(master): master.grad for master in list(amp.master_params(of))}
+        core = of._torchamp.core
         grads = {id(param.model): found[id(param.master)] for param in core.params()}
         return {i: grads.get(id(param)) for i, param in enumerate(self.params)}
 
-    def write(self, param: int, seed: int) -> None:
-        with torch.no_grad():
-            self.params[param].copy_(drawn_value(self.params[param], seed))
+    @torch.no_grad()
+    def write(self, param: torch.Tensor, seed: int) -> None:
+        param.copy_(drawn_value(param, seed))
 
-    def swap(self, params: list[int], seed: int) -> None:
-        self.swapped = {i: self.params[i].detach().clone() for i in params}
-        for i in params:
-            self.write(i, seed)
+    def swap(self, params: list[torch.Tensor], seed: int) -> None:
+        self.swapped = [(param, param.detach().clone()) for param in params]
+        for param in params:
+            self.write(param, seed)
 
+    @torch.no_grad()
     def swap_back(self) -> None:
-        with torch.no_grad():
-            for i, held in self.swapped.items():
-                self.params[i].copy_(held)
-        self.swapped = {}
+        for param, held in self.swapped:
+            param.copy_(held)
+        self.swapped = []
 
-    def halve(self, param: int) -> None:
-        with torch.no_grad():
-            self.params[param].mul_(0.5)
+    @torch.no_grad()
+    def halve(self, param: torch.Tensor) -> None:
+        param.mul_(0.5)
 
-    def write_data(self, param: int, seed: int) -> None:
-        self.params[param].data.copy_(drawn_value(self.params[param], seed))
+    def write_data(self, param: torch.Tensor, seed: int) -> None:
+        param.data.copy_(drawn_value(param, seed))
         if not self.adopts:
             self.amp.refresh_masters()
 
-    def freeze(self, param: int) -> None:
-        self.params[param].requires_grad_(False)
+    def freeze(self, param: torch.Tensor) -> None:
+        param.requires_grad_(False)
 
-    def thaw(self, param: int) -> None:
-        self.params[param].requires_grad_(True)
+    def thaw(self, param: torch.Tensor) -> None:
+        param.requires_grad_(True)
 
-    def set(self, of: int, group: int, name: str, value: float) -> None:
-        self.optimizers[of].param_groups[group][name] = value
+    def set(self, of: Optimizer, group: int, name: str, value: float) -> None:
+        of.param_groups[group][name] = value
 
     def scale(self, loss: int, value: float, clean: int) -> None:
         self.amp.loss_scalers[loss].load_state(value, clean)
 
     # ---- grads
 
-    def assign(self, param: int, seed: int, wide: bool = False) -> None:
+    def assign(self, param: torch.Tensor, seed: int, wide: bool = False) -> None:
         """wide: in the dtype of the grad that is shown, where torch takes none but that."""
-        found = self.params[param]
-        shown = found.dtype if found.grad is None else found.grad.dtype
-        grad = torch.empty_like(found, dtype=shown if wide else None)
-        found.grad = grad.detach().copy_(drawn(found, seed))
+        shown = param.dtype if param.grad is None else param.grad.dtype
+        grad = torch.empty_like(param, dtype=shown if wide else None)
+        param.grad = grad.detach().copy_(drawn(param, seed))
 
-    def edit_grad(self, param: int, how: str) -> None:
-        grad = self.params[param].grad
+    def edit_grad(self, param: torch.Tensor, how: str) -> None:
+        grad = param.grad
         if grad is None:
             return
         if how == "replace":
-            self.params[param].grad = grad * 0.5
+            param.grad = grad * 0.5
         elif how == "fill":
             grad.fill_(3 / 64)
         else:
@@ -294,74 +287,72 @@ class Run:
 
     # ---- states and groups
 
-    def state(self, of: int, param: int, how: str) -> dict[int, torch.Tensor]:
-        found = use_state(self.optimizers[of].state, self.params[param], how)
-        self.optimizers[of].state_dict()
-        return {param: found}
+    def state(self, of: Optimizer, param: torch.Tensor, how: str) -> dict[int, torch.Tensor]:
+        found = use_state(of.state, param, how)
+        of.state_dict()
+        return {self.number(param): found}
 
     def group(
-        self, of: int, group: int, params: list[int], how: str, forgets: bool = False
+        self, of: Optimizer, group: int, params: list[torch.Tensor], how: str, forgets: bool = False
     ) -> None:
-        edited = self.optimizers[of].param_groups[group]
-        wanted = [self.params[i] for i in dict.fromkeys(params)]
+        edited = of.param_groups[group]
         held = list(edited["params"])
-        new = [param for param in wanted if not _is_in(param, held)]
+        new = [param for param in params if not _is_in(param, held)]
+        gone = [param for param in held if not _is_in(param, params)]
         self.drop_free(new)
-        for param in held if forgets else []:
-            if not _is_in(param, wanted):
-                self.optimizers[of].state.pop(param, None)
+        for param in gone if forgets else []:
+            of.state.pop(param, None)
         if how == "assign":
-            edited["params"] = wanted
+            edited["params"] = params
         elif how == "filter":
-            edited["params"] = [param for param in held if _is_in(param, wanted)] + new
+            edited["params"] = [param for param in held if not _is_in(param, gone)] + new
         else:
             for i in reversed(range(len(held))):
-                if not _is_in(held[i], wanted):
+                if _is_in(held[i], gone):
                     edited["params"].pop(i)
             edited["params"].extend(new)
 
-    def steal(self, of: int, param: int) -> None:
-        group = self.optimizers[of].param_groups[-1]
-        group["params"].append(self.params[param])
+    def steal(self, of: Optimizer, param: torch.Tensor) -> None:
+        group = of.param_groups[-1]
+        group["params"].append(param)
         try:
-            self.optimizers[of]._torchamp.follow(self.optimizers[of], "steal")
+            of._torchamp.follow(of, "steal")
         finally:
             group["params"].pop()
 
-    def add_group(self, of: int, params: list[int]) -> None:
-        new = [self.params[i] for i in dict.fromkeys(params)]
-        self.drop_free(new)
-        needed = [param.requires_grad for param in new]
-        for param in new:
+    def add_group(self, of: Optimizer, params: list[torch.Tensor]) -> None:
+        self.drop_free(params)
+        needed = [param.requires_grad for param in params]
+        for param in params:
             param.requires_grad_(True)
         try:
-            self.optimizers[of].add_param_group({"params": new})
+            of.add_param_group({"params": params})
         except (RuntimeError, ValueError):
-            for param, needs in zip(new, needed):
+            for param, needs in zip(params, needed):
                 param.requires_grad_(needs)
             raise
 
     def drop_free(self, params: list[torch.Tensor]) -> None:
         """Drops the grads of those that nothing steps."""
-        stepped = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
+        stepped = sum(map(stepped_by, self.optimizers), [])
         for param in params:
             if not _is_in(param, stepped):
                 param.grad = None
 
-    def pop_group(self, of: int, group: int) -> None:
-        self.popped[of] = self.optimizers[of].param_groups.pop(group)
+    def pop_group(self, of: Optimizer, group: int) -> None:
+        self.popped[of] = of.param_groups.pop(group)
 
-    def push_group(self, of: int) -> None:
+    def push_group(self, of: Optimizer) -> None:
         group = self.popped[of]
         self.drop_free(group["params"])
-        self.optimizers[of].add_param_group(group)
+        of.add_param_group(group)
 
     # ---- masters, and what programs keep of the model
 
-    def write_masters(self, of: int) -> None:
-        with torch.no_grad():
-            for param in amp.master_params(self.optimizers[of]):
-                param.copy_(param * 0.75 + 2.0**-13)
+    @torch.no_grad()
+    def write_masters(self, of: Optimizer) -> None:
+        for param in amp.master_params(of):
+            param.copy_(param * 0.75 + 2.0**-13)
 
     def save(self, file: str | None = None) -> None:
         if file is None:
@@ -411,6 +402,10 @@ class Run:
         if optimizers:
             self.optimizers = self.made(optimizers)
         self.initialize(level, overrides)
+
+
+def stepped_by(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def _is_in(tensor: torch.Tensor, tensors: list[Any]) -> bool:

@@ -56,7 +56,7 @@ class Shape(Mirror):
             kind = self.optimizers[args["of"]].recipe.kind
             require(kind != "Adagrad", "a state that is not made")
         if name in ("add_group", "phase"):
-            getattr(self, name)(**args)
+            event.by(self)
 
     def check_going_on(self, setup: Setup) -> None:
         """At another level too."""

@@ -111,7 +111,7 @@ def in_python(program: Program) -> list[Seen]:
 def after(run: Run, event: Event) -> Seen:
     """What can be seen after the event: what it has returned, and what it has done."""
     try:
-        found = getattr(run, event.name)(**event.args)
+        found = event.by(run)
         told = {f"found.{i}": each for i, each in found.items()} if event.name == "look" else {}
         if event.name in ("backward", "clip_norm"):
             told["found"] = found

@@ -71,7 +71,7 @@ class Pair:
     def found(self, event: Event, is_refused: bool) -> Any:
         self.run.model.read = []
         try:
-            found = getattr(self.run, event.name)(**event.args)
+            found = event.by(self.run)
         except Exception as error:
             is_expected = is_refused and isinstance(error, (RuntimeError, ValueError))
             expect(is_expected, f"raised {type(error).__name__}: {error}")

@@ -49,7 +49,7 @@ class Mirror(Structure):
         """Raises Undetermined, after which nothing has changed, and Refused."""
         ahead = [param for param in self.params if param.is_ahead and param.is_in_model]
         try:
-            return getattr(self, event.name)(**event.args)
+            return event.by(self)
         except Undetermined:
             ahead = []
             raise
@@ -81,7 +81,7 @@ class Mirror(Structure):
         call = Backward(**args)
         if call.closure_of is not None:
             return self.step_by_closure(call, {**args, "closure_of": None})
-        given = [self.optimizers[i] for i in call.of]
+        given = call.of
         reached = self.reached(call)
         is_there = all(self.params[i].is_in_model for i in call.reach)
         require(is_there, "what is not in the model")
@@ -92,7 +92,7 @@ class Mirror(Structure):
         self.check_backward(given, reached, call)
         if call.masters_of is not None:
             require(not call.delayed, "delayed grads of masters, beside other backwards")
-            self.access(self.optimizers[call.masters_of])
+            self.access(call.masters_of)
         self.notice(given)
         for param in (param for stepped in given for param in stepped.params):
             param.is_ahead = False
@@ -100,8 +100,8 @@ class Mirror(Structure):
         if is_cut:
             return self.cancel(given, reached)
         if call.zero_inside == "optimizer":
-            for i in call.of:
-                self.zero(i)
+            for stepped in given:
+                self.zero(stepped)
         elif call.zero_inside == "model":
             self.zero_model()
         if call.ends == "empty":
@@ -121,7 +121,7 @@ class Mirror(Structure):
         """The grads of its loss, in the model and in masters."""
         level, reached = self.setup.level, {}
         values = [param.value for param in self.params]
-        stepped = [] if call.masters_of is None else self.optimizers[call.masters_of].params
+        stepped = [] if call.masters_of is None else call.masters_of.params
         masters = call.of_masters([self.params.index(param) for param in stepped])
         for part in (call, masters):
             for i, grad in zip(part.reach, drawn_coefs(values, part, level)):
@@ -131,16 +131,17 @@ class Mirror(Structure):
 
     def step_by_closure(self, call: Backward, args: dict[str, Any]) -> None:
         """A backward and a step, of an optimizer that has nothing to refuse before them."""
-        stepped = self.optimizers[call.closure_of]
+        stepped = call.closure_of
         is_clear = stepped.delayed is False and not (stepped.is_unclear or stepped.overflow)
         is_clear &= not any(param.is_stray or param.is_spoilt for param in stepped.params)
-        is_clear &= call.closure_of in call.of and not (call.ends or call.delayed)
+        is_clear &= stepped in call.of and not (call.ends or call.delayed)
         require(is_clear, "a closure that may be refused")
         if self.is_dynamic and stepped.recipe.kind == "OwnList":
             raise Refused
-        for mirror in (copy.deepcopy(self), self):  # whether it is determined; then really
-            mirror.backward(**args)
-            mirror.step(call.closure_of)
+        really = self, args, stepped
+        for mirror, told, of in (copy.deepcopy(really), really):  # whether it is determined; then so
+            mirror.backward(**told)
+            mirror.step(of)
 
     def check_backward(
         self, given: list[Stepped], reached: dict[Param, torch.Tensor], call: Backward
@@ -222,11 +223,10 @@ class Mirror(Structure):
             elif not delayed and stepped.delayed:
                 stepped.delayed = None
 
-    def step(self, of: int, halves: list[int] | None = None) -> dict[int, torch.Tensor] | None:
+    def step(self, of: Stepped, halves: list[Param] | None = None) -> dict[int, torch.Tensor] | None:
         """halves: hooks read grads and states before and after it, and first halve these grads."""
-        stepped = self.optimizers[of]
-        require(stepped.delayed is not None and not stepped.is_unclear, "delayed or not")
-        params = distinct(stepped.params)
+        stepped, params = of, distinct(of.params)
+        require(of.delayed is not None and not of.is_unclear, "delayed or not")
         self.check_taking(stepped, params)
         shown = self.halve_grads(stepped, halves or [])
         if stepped.delayed or any(param.is_stray or param.is_spoilt for param in params):
@@ -243,14 +243,13 @@ class Mirror(Structure):
             param.is_data_written = False
         return None if halves is None else shown
 
-    def halve_grads(self, stepped: Stepped, halves: list[int]) -> dict[int, torch.Tensor]:
+    def halve_grads(self, stepped: Stepped, halves: list[Param]) -> dict[int, torch.Tensor]:
         """Returns what was shown before."""
-        found = [self.params[i] for i in halves]
-        for param in found:
+        for param in halves:
             self.check_edit(param)
         params = enumerate(self.params)
         shown = {i: p.sum for i, p in params if stepped in p.users and p.is_shown}
-        for param in found:
+        for param in halves:
             param.sum = param.sum * 0.5
             param.is_spoilt = param.is_checked
         return shown
@@ -279,20 +278,16 @@ class Mirror(Structure):
                 param.forget_but_zeros()
                 param.was_used = True
 
-    def zero(self, of: int, to_none: bool = True) -> None:
-        stepped = self.optimizers[of]
-        for param in distinct(stepped.params):
+    def zero(self, of: Stepped, to_none: bool = True) -> None:
+        for param in distinct(of.params):
             param.forget(zeros=not to_none)
-            for other in param.users:
-                self.note_part_zeroed(other, param, stepped)
-        stepped.clear()
+            self.note_part_zeroed(user for user in param.users if user is not of)
+        of.clear()
 
-    def note_part_zeroed(self, other: Stepped, param: Param, by: Stepped | None) -> None:
-        if other is by:
-            return
-        other.is_unclear |= bool(other.overflow)
-        if other.delayed:
-            other.delayed = None
+    def note_part_zeroed(self, users: Iterable[Stepped]) -> None:
+        for stepped in users:
+            stepped.is_unclear |= bool(stepped.overflow)
+            stepped.delayed = stepped.delayed and None
 
     def zero_model(self, to_none: bool = True) -> None:
         for stepped in self.optimizers:
@@ -308,15 +303,13 @@ class Mirror(Structure):
             stepped.clear_overflow()
             stepped.delayed = None if stepped.delayed is None else False
 
-    def drop_grads(self, params: list[int]) -> None:
+    def drop_grads(self, params: list[Param]) -> None:
         """Sets them to None."""
-        for i in params:
-            param = self.params[i]
+        for param in params:
             param.drop()
-            for other in param.users:
-                self.note_part_zeroed(other, param, None)
+            self.note_part_zeroed(param.users)
 
-    def clip_norm(self, of: list[int], max_norm: float) -> torch.Tensor | None:
+    def clip_norm(self, of: list[Stepped], max_norm: float) -> torch.Tensor | None:
         """The norm before it; None if it is not finite."""
         params = self.clipped(of)
         if params is None:
@@ -328,32 +321,32 @@ class Mirror(Structure):
             each.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
-    def clip_value(self, of: list[int], value: float) -> None:
+    def clip_value(self, of: list[Stepped], value: float) -> None:
         for param in self.clipped(of) or []:
             if param.sum is not None:
                 param.sum = param.sum.clamp(-value, value)
             param.is_checked = False
 
-    def clip_model(self, params: list[int], by: str, limit: float) -> torch.Tensor | None:
+    def clip_model(self, params: list[Param], by: str, limit: float) -> torch.Tensor | None:
         """By torch's functions, which compute in the grads' dtypes."""
-        found = {i: self.params[i] for i in params if self.params[i].has_grad}
-        require(all(self.params[i].is_in_model for i in params), "what is not in the model")
-        for param in found.values():
+        found = [param for param in params if param.has_grad]
+        require(all(param.is_in_model for param in params), "what is not in the model")
+        for param in found:
             self.check_edit(param)
-        are_checked = {param.is_checked for param in found.values()}
+        are_checked = {param.is_checked for param in found}
         require(len(are_checked) == 1, "scaled grads among others, or none")
-        grads = {i: _laid_out(p).to(self.dtypes.get(i, p.dtype)) for i, p in found.items()}
+        dtypes = [self.dtypes.get(self.params.index(param), param.dtype) for param in found]
+        grads = [_laid_out(param).to(dtype) for param, dtype in zip(found, dtypes)]
         clip = getattr(torch.nn.utils, f"clip_grad_{by}_")
-        norm = clip([SimpleNamespace(grad=grad) for grad in grads.values()], limit)
+        norm = clip([SimpleNamespace(grad=grad) for grad in grads], limit)
         self.is_approximate |= by == "norm"
-        for i, param in found.items():
-            param.sum = grads[i].to(param.sum.dtype)
+        for param, grad in zip(found, grads):
+            param.sum = grad.to(param.sum.dtype)
             param.is_spoilt = param.is_checked
         return None if True in are_checked else norm
 
-    def clipped(self, of: list[int]) -> list[Param] | None:
+    def clipped(self, given: list[Stepped]) -> list[Param] | None:
         """Whose grads are clipped; None: they are discarded by the next step."""
-        given = [self.optimizers[i] for i in of]
         params = distinct(param for stepped in given for param in stepped.params)
         require(
             not any(each.delayed is None or each.is_unclear for each in given), "delayed or not"
@@ -383,41 +376,37 @@ class Mirror(Structure):
             return None
         return [param for param in params if not param.users[0].overflow]
 
-    def edit(self, of: int, how: str) -> None:
+    def edit(self, of: Stepped, how: str) -> None:
         """The program writes the grads of the masters itself."""
-        stepped = self.optimizers[of]
-        require(stepped.delayed is False and not stepped.overflow, "edits of scaled grads")
-        for param in distinct(stepped.params):
+        require(of.delayed is False and not of.overflow, "edits of scaled grads")
+        for param in of.params:
             require(not param.may_be_zeros and not param.was_discarded, "edits of zeros or none")
-        self.access(stepped)
-        for param in distinct(stepped.params):
+        self.access(of)
+        for param in distinct(of.params):
             if param.sum is not None:
                 param.sum = {"negate": param.sum.neg, "fill": lambda p=param: _filled(p)}[how]()
 
-    def look(self, of: int) -> dict[int, torch.Tensor]:
+    def look(self, of: Stepped) -> dict[int, torch.Tensor]:
         """The grads of the masters, by the parameters' numbers, as far as they are determined."""
-        stepped = self.optimizers[of]
-        self.access(stepped)
-        if stepped.delayed is not False or stepped.overflow or stepped.is_unclear:
+        self.access(of)
+        if of.delayed is not False or of.overflow or of.is_unclear:
             return {}
-        known = {
+        return {
             i: param.sum
             for i, param in enumerate(self.params)
-            if param in stepped.params and param.sum is not None and not param.was_discarded
+            if param in of.params and param.sum is not None and not param.was_discarded
         }
-        return known
 
-    def write(self, param: int, seed: int) -> None:
-        self.overwrite(self.params[param], drawn_value(self.params[param].value, seed))
+    def write(self, param: Param, seed: int) -> None:
+        self.overwrite(param, drawn_value(param.value, seed))
 
-    def halve(self, param: int) -> None:
+    def halve(self, param: Param) -> None:
         """In place."""
-        found = self.params[param]
-        self.overwrite(found, found.in_model * 0.5)
+        self.overwrite(param, param.in_model * 0.5)
 
-    def swap(self, params: list[int], seed: int) -> None:
+    def swap(self, params: list[Param], seed: int) -> None:
         """The program keeps what the model holds, and writes others."""
-        values = {self.params[i]: drawn_value(self.params[i].value, seed) for i in params}
+        values = {param: drawn_value(param.value, seed) for param in params}
         for param, value in values.items():
             self.check_write(param, value)
         for param, value in values.items():
@@ -444,28 +433,28 @@ class Mirror(Structure):
         param.before_writes.append(param.value.detach().clone())
         param.write(value)
 
-    def write_data(self, param: int, seed: int) -> None:
+    def write_data(self, param: Param, seed: int) -> None:
         """By `.data`; the masters are refreshed, unless every step adopts such writes."""
         adopts = self.setup.overrides.get("adopt_data_writes")
         is_known = not any(stepped.is_edited for stepped in self.optimizers)
-        is_known &= not any(param.is_ahead for param in self.params)
-        is_known &= bool(self.params[param].users) or not self.params[param].has_master
+        is_known &= not any(each.is_ahead for each in self.params)
+        is_known &= bool(param.users) or not param.has_master
         require(adopts or is_known, "masters that may not be known")
         self.write(param, seed)
-        self.params[param].is_data_written = bool(adopts)
+        param.is_data_written = bool(adopts)
         if not adopts:
             for each in distinct(p for stepped in self.optimizers for p in stepped.params):
                 each.write(each.in_model)
                 each.before_writes.clear()
 
-    def freeze(self, param: int) -> None:
-        self.params[param].is_trainable = False
+    def freeze(self, param: Param) -> None:
+        param.is_trainable = False
 
-    def thaw(self, param: int) -> None:
-        self.params[param].is_trainable = True
+    def thaw(self, param: Param) -> None:
+        param.is_trainable = True
 
-    def set(self, of: int, group: int, name: str, value: float) -> None:
-        self.optimizers[of].optimizer.param_groups[group][name] = value
+    def set(self, of: Stepped, group: int, name: str, value: float) -> None:
+        of.optimizer.param_groups[group][name] = value
 
     def scale(self, loss: int, value: float, clean: int) -> None:
         """Sets a loss scale, and how many clean backwards it has seen."""

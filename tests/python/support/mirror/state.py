@@ -221,18 +221,11 @@ def distinct(params: Iterable[Param]) -> list[Param]:
 
 def made_params(setup: Setup) -> list[Param]:
     net = Net(setup.parts)
-    return [
-        made_param(setup, i, param.detach(), is_norm, i not in setup.frozen)
-        for i, (param, is_norm) in enumerate(zip(net.parameters(), net.in_batch_norm()))
-    ]
-
-
-def made_param(
-    setup: Setup, i: int, value: torch.Tensor, is_norm: bool, is_trainable: bool
-) -> Param:
-    param = Param(value, torch.float32, False, is_trainable, is_norm)
-    initialize(setup, param, [recipe for recipe in setup.optimizers if i in sum(recipe.groups, ())])
-    return param
+    params = []
+    for i, (value, is_norm) in enumerate(zip(net.parameters(), net.in_batch_norm())):
+        params.append(Param(value.detach(), torch.float32, False, i not in setup.frozen, is_norm))
+        initialize(setup, params[i], setup.users(i))
+    return params
 
 
 def initialize(setup: Setup, param: Param, users: Sequence[Recipe]) -> None:

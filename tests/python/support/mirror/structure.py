@@ -75,22 +75,20 @@ class Structure:
 
     # ---- grads
 
-    def assign(self, param: int, seed: int, wide: bool = False) -> None:
+    def assign(self, param: Param, seed: int, wide: bool = False) -> None:
         """The program gives the model's parameter another grad."""
-        found = self.params[param]
-        self.check_surgery(found)
-        require(not wide or found.has_master, "a grad of another dtype")
-        found.sum = drawn(found.value, seed).to(found.value.dtype)
-        found.is_as_added()
-        found.is_spoilt = found.is_checked
+        self.check_surgery(param)
+        require(not wide or param.has_master, "a grad of another dtype")
+        param.sum = drawn(param.value, seed).to(param.value.dtype)
+        param.is_as_added()
+        param.is_spoilt = param.is_checked
 
-    def edit_grad(self, param: int, how: str) -> None:
+    def edit_grad(self, param: Param, how: str) -> None:
         """It writes the grad of the model's parameter in place, if by `.data`, uncounted."""
-        found = self.params[param]
-        self.check_edit(found)
-        require(how != "data" or not found.is_checked, "what cannot be noticed")
-        found.sum = torch.full_like(found.sum, 3 / 64) if how == "fill" else -found.sum
-        found.is_spoilt = found.is_checked
+        self.check_edit(param)
+        require(how != "data" or not param.is_checked, "what cannot be noticed")
+        param.sum = torch.full_like(param.sum, 3 / 64) if how == "fill" else -param.sum
+        param.is_spoilt = param.is_checked
 
     def check_edit(self, param: Param) -> None:
         self.check_surgery(param)
@@ -107,53 +105,47 @@ class Structure:
 
     # ---- states and groups
 
-    def state(self, of: int, param: int, how: str) -> dict[int, torch.Tensor]:
-        stepped, found = self.optimizers[of], self.params[param]
-        is_its = found in stepped.params and (how == "clear" or not stepped.left)
+    def state(self, of: Stepped, param: Param, how: str) -> dict[int, torch.Tensor]:
+        is_its = param in of.params and (how == "clear" or not of.left)
         require(is_its, "others' states")
-        makes_anew = how in ("look", "halve") or "Adagrad" not in stepped.recipe.kind
+        makes_anew = how in ("look", "halve") or "Adagrad" not in of.recipe.kind
         require(makes_anew, "a state that only add_param_group makes")
-        held = use_state(stepped.optimizer.state, found.value, how)
+        held = use_state(of.optimizer.state, param.value, how)
         if how == "clear":
-            stepped.left.clear()
-        is_torchs = not isinstance(stepped.optimizer, Reference)
-        return {param: held} if is_torchs and held.any() else {}
+            of.left.clear()
+        is_torchs = not isinstance(of.optimizer, Reference)
+        return {self.params.index(param): held} if is_torchs and held.any() else {}
 
     def group(
-        self, of: int, group: int, params: list[int], how: str, forgets: bool = False
+        self, of: Stepped, group: int, params: list[Param], how: str, forgets: bool = False
     ) -> None:
         """The program edits a group, and drops the grads of what comes. how: "assign" a list of the
         model's, "filter" a new one with what the group has, "in_place". forgets: with the
         optimizer's states of what goes."""
-        stepped = self.optimizers[of]
-        require(stepped.recipe.kind != "OwnList", "another list than its own")
-        before, after = stepped.groups[group], distinct(self.params[i] for i in params)
-        new = [param for param in after if param not in before]
-        if how != "assign":
-            after = [param for param in before if param in after] + new
-        is_known = not stepped.unnoticed.intersection(before)
+        require(of.recipe.kind != "OwnList", "another list than its own")
+        before = of.groups[group]
+        new = [param for param in params if param not in before]
+        kept = [param for param in before if param in params]
+        is_known = not of.unnoticed.intersection(before)
         require(is_known or not forgets, "states of what it does not know")
-        self.check_joining(stepped, new)
-        self.leave(stepped, [param for param in before if param not in after], forgets)
-        stepped.groups[group] = after
-        self.join(stepped, new)
+        self.check_new(of, new, adds=False)
+        self.leave(of, [param for param in before if param not in params], forgets)
+        of.groups[group] = params if how == "assign" else kept + new
+        self.join(of, new)
         if how == "assign":
-            stepped.unnoticed.update(after)
-        stepped.optimizer.param_groups[group]["params"] = [param.value for param in after]
+            of.unnoticed.update(params)
+        of.optimizer.param_groups[group]["params"] = [param.value for param in of.groups[group]]
 
-    def check_joining(self, stepped: Stepped, new: list[Param]) -> None:
+    def check_new(self, stepped: Stepped, new: list[Param], adds: bool) -> None:
+        """adds: by add_param_group, which alone makes Adagrad's states."""
+        others = [each for each in self.optimizers if each is not stepped]
         for param in new:
-            self.check_free(param, [each for each in self.optimizers if each is not stepped])
-            require(param not in stepped.leaving, "a parameter that has not left")
-            has_state = (
-                "Adagrad" not in stepped.recipe.kind or param.value in stepped.optimizer.state
-            )
-            require(has_state, "a state that only add_param_group makes")
-
-    def check_free(self, param: Param, others: list[Stepped]) -> None:
-        require(not param.users, "what another group has")
-        is_leaving = any(param in other.leaving for other in others)
-        require(not is_leaving or param.has_master, "a parameter that has not left another")
+            require(not param.users, "what another group has")
+            is_leaving = any(param in other.leaving for other in others)
+            require(not is_leaving or param.has_master, "a parameter that has not left another")
+            require(adds or param not in stepped.leaving, "a parameter that has not left")
+            is_made_anew = adds == (param.value in stepped.optimizer.state)
+            require("Adagrad" not in stepped.recipe.kind or not is_made_anew, "a state made anew")
 
     def join(self, stepped: Stepped, new: list[Param]) -> None:
         for param in new:
@@ -192,68 +184,52 @@ class Structure:
         has_any = any(each.sum is not None for each in stepped.params)
         stepped.is_unclear |= bool(stepped.overflow) and not has_any
 
-    def steal(self, of: int, param: int) -> None:
+    def steal(self, of: Stepped, param: Param) -> None:
         """Puts a parameter in a group that is in one already; the program takes it out again."""
-        stepped, found = self.optimizers[of], self.params[param]
-        require(stepped in found.users or (found.users and found.has_master), "what it may have")
-        require(not any(user.is_edited for user in [stepped, *found.users]), "other edits")
+        require(of in param.users or (param.users and param.has_master), "what it may have")
+        require(not any(user.is_edited for user in [of, *param.users]), "other edits")
         raise Refused
 
-    def add_group(self, of: int, params: list[int]) -> None:
+    def add_group(self, of: Stepped, params: list[Param]) -> None:
         """Of those, which are thawed, and have no grads any more."""
         require(params, "an empty group")
-        stepped, new = self.optimizers[of], distinct(self.params[i] for i in params)
-        self.add(stepped, new, {})
-        for param in new:
+        self.add(of, params, {})
+        for param in params:
             param.is_trainable = True
 
     def add(self, stepped: Stepped, new: list[Param], options: dict) -> None:
         is_known = not any(param in user.unnoticed for param in new for user in param.users)
         require(is_known, "which of two has it")
-        is_refused = any(
-            stepped in param.users or (param.users and param.has_master) for param in new
-        )
-        if not is_refused:
-            self.check_adding(stepped, new)
-        self.notice_groups([stepped])
-        if is_refused:
+        if any(stepped in param.users or (param.users and param.has_master) for param in new):
+            self.notice_groups([stepped])
             raise Refused
+        self.check_new(stepped, new, adds=True)
         self.join(stepped, new)
         self.notice_groups([stepped])
         values = [param.value for param in new]
         stepped.optimizer.add_param_group({**options, "params": values})
         stepped.groups.append(new)
 
-    def check_adding(self, stepped: Stepped, new: list[Param]) -> None:
-        for param in new:
-            self.check_free(param, [each for each in self.optimizers if each is not stepped])
-            has_state = param.value in stepped.optimizer.state
-            require("Adagrad" not in stepped.recipe.kind or not has_state, "a state made anew")
-
-    def pop_group(self, of: int, group: int) -> None:
-        stepped = self.optimizers[of]
-        is_followed = len(stepped.groups) > 1 and stepped.recipe.kind != "OwnList"
+    def pop_group(self, of: Stepped, group: int) -> None:
+        is_followed = len(of.groups) > 1 and of.recipe.kind != "OwnList"
         require(is_followed, "the last group, or one of its own")
-        options = stepped.optimizer.param_groups.pop(group)
-        stepped.popped = {**options}, stepped.groups.pop(group)
-        self.leave(stepped, stepped.popped[1])
+        of.popped = of.optimizer.param_groups.pop(group), of.groups.pop(group)
+        self.leave(of, of.popped[1])
 
-    def push_group(self, of: int) -> None:
+    def push_group(self, of: Stepped) -> None:
         """Adds the group that was taken out last."""
-        stepped = self.optimizers[of]
-        require(stepped.popped is not None, "nothing taken out")
-        self.add(stepped, stepped.popped[1], stepped.popped[0])
-        stepped.popped = None
+        require(of.popped is not None, "nothing taken out")
+        self.add(of, of.popped[1], of.popped[0])
+        of.popped = None
 
     # ---- masters, and what programs keep of the model
 
-    def write_masters(self, of: int) -> None:
+    def write_masters(self, of: Stepped) -> None:
         """In place, as an optimizer of weights around the optimizer does."""
-        stepped = self.optimizers[of]
-        params = distinct(stepped.params)
+        params = distinct(of.params)
         is_written = any(param.before_writes or param.is_data_written for param in params)
         require(not is_written, "masters and model both written")
-        self.access(stepped)
+        self.access(of)
         for param in params:
             held = param.value if param.has_master else param.in_model
             with torch.no_grad():
@@ -281,9 +257,9 @@ class Structure:
         _, values, states = copy.deepcopy(self.saved)
         self.notice_groups(self.optimizers)
         self.set_values(values)
-        for i, (stepped, state) in enumerate(zip(self.optimizers, states)):
+        for stepped, state in zip(self.optimizers, states):
             stepped.optimizer.load_state_dict(state)
-            self.zero(i)
+            self.zero(stepped)
         self.zero_model()
 
     def set_values(self, values: list[torch.Tensor]) -> None:
@@ -342,15 +318,13 @@ class Structure:
             self.go_on(setup)
 
     def renew(self, setup: Setup) -> None:
-        numbers = [sum(recipe.groups, ()) for recipe in setup.optimizers]
-        is_there = all(self.params[i].is_in_model for i in sum(numbers, ()))
+        is_there = all(self.params[i].is_in_model for each in setup.optimizers for i in each.params)
         require(is_there, "what is not in the model")
         for i, param in enumerate(self.params):
             param.release()
             param.value = param.value.clone()
             param.users.clear()
-            recipes = [recipe for recipe, its in zip(setup.optimizers, numbers) if i in its]
-            initialize(setup, param, recipes)
+            initialize(setup, param, setup.users(i))
         self.optimizers = made_optimizers(setup, self.params)
         self.begin(setup)
 
