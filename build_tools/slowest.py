@@ -1,4 +1,4 @@
-"""Prints the ten slowest of each part of a test run: objects and programs, C++ and Python test files.
+"""Prints the ten slowest of each part of a test run: objects and programs, C++ and Python files.
 
 slowest.py BEGIN    when the run began, in seconds since the epoch
 """

@@ -69,7 +69,7 @@ def numbers(text: str) -> list[float]:
 
 @pytest.fixture
 def programs(prefix: pathlib.Path, name: str) -> pathlib.Path:
-    """The folder of the programs, of which that of this name is built against an installed torchamp."""
+    """The folder of the programs; that of this name is built against an installed torchamp."""
     tree = FOLDER / "programs"
 
     def configure() -> None:

@@ -122,8 +122,6 @@ def test_optimizers_after_initialize(level):
 def test_every_reason_is_of_an_entry():
     entries = {f"{module}.{told.partition('(')[0]}" for module, told in FUNCTIONS}
     entries |= {
-        f"{name}.{attribute}"
-        for name, row in table.CLASSES.items()
-        for attribute in row[2].split()
+        f"{name}.{attribute}" for name, row in table.CLASSES.items() for attribute in row[2].split()
     }
     assert set(table.OTHERWISE) <= entries | set(table.CLASSES)

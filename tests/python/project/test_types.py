@@ -13,7 +13,7 @@ import torch
 from torchamp import amp, optimizers
 from torchamp.amp import _settings, initialize
 
-PROGRAM = pathlib.Path(__file__).parents[1] / "support" / "processes" / "typed_program.py"
+PROGRAM = pathlib.Path(__file__).with_name("typed_program.py")
 
 
 def test_the_typed_program_runs(python):

@@ -139,7 +139,10 @@ class Mirror(Structure):
         if self.is_dynamic and stepped.recipe.kind == "OwnList":
             raise Refused
         really = self, args, stepped
-        for mirror, told, of in (copy.deepcopy(really), really):  # whether it is determined; then so
+        for mirror, told, of in (
+            copy.deepcopy(really),
+            really,
+        ):  # whether it is determined; then so
             mirror.backward(**told)
             mirror.step(of)
 
@@ -223,7 +226,9 @@ class Mirror(Structure):
             elif not delayed and stepped.delayed:
                 stepped.delayed = None
 
-    def step(self, of: Stepped, halves: list[Param] | None = None) -> dict[int, torch.Tensor] | None:
+    def step(
+        self, of: Stepped, halves: list[Param] | None = None
+    ) -> dict[int, torch.Tensor] | None:
         """halves: hooks read grads and states before and after it, and first halve these grads."""
         stepped, params = of, distinct(of.params)
         require(of.delayed is not None and not of.is_unclear, "delayed or not")
