@@ -23,7 +23,7 @@ LANGUAGES = {
     "phase": 0.3,
 }
 #: How a backward ends, beside what the mirror follows.
-ENDS = ("hook", "late", "unscaled")
+ENDS = ({"ends": "hook"}, {"late": True}, {"ends": "unscaled"})
 LIBTORCH: dict[str, dict[str, list]] = {
     "SGD": {"momentum": [0.0, 0.875]},
     #: LibTorch rounds beta1's average in another order than torch does, unless beta1 is 0.
@@ -140,9 +140,9 @@ class LanguagesDraw(Draw):
         if self.chance.random() < 0.04:
             args["is_tiny"] = True
         if self.chance.random() < 0.06 and "layers" in args:
-            args["ends"] = self.chance.choice(ENDS)
+            args.update(self.chance.choice(ENDS))
         if "closure_of" in args:
-            args.pop("ends", None)
+            args.pop("ends", None), args.pop("late", None)
         if "masters_of" in args:
             args["masters_of"] = self.chance.choice(args["of"])
             args.pop("delayed", None)

@@ -30,9 +30,6 @@ from torchamp._load import _C
 #: Of optimizers that are not torch's own code, and of what was clipped: relative and absolute.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
-#: What ends a block, and by which exception.
-ENDS = {"raise": KeyError, "hook": KeyError, "scale_loss": RuntimeError, "step": RuntimeError}
-
 
 class Different(Exception):
     """torchamp and the mirror are."""
@@ -49,6 +46,9 @@ def raise_key_error(*_: Any) -> None:
 
 class Run(StructureRun):
     """Follows a program by torchamp. Its methods are the events, and take what the mirror's do."""
+
+    #: What ends a block, and by which exception.
+    ends = {"raise": KeyError, "hook": KeyError, "scale_loss": RuntimeError, "step": RuntimeError}
 
     def given(self, of: list[int]) -> list[torch.optim.Optimizer]:
         return [self.optimizers[i] for i in of]
@@ -78,6 +78,8 @@ class Run(StructureRun):
             self.model.hidden.register_hook(raise_key_error)
         if call.layers == "inner":
             return self.model.hidden.float().square().mean()
+        if call.layers == "outputs":
+            return output
         if call.layers == "square":
             return output.square().mean()
         return torch.nn.functional.cross_entropy(output, target)
@@ -111,22 +113,27 @@ class Run(StructureRun):
         flags = {"delay_unscale": call.delayed, "delay_overflow_check": call.deferred}
         value, of = self.loss(call), call.of
         with self.must_end(call.ends):
-            with self.amp.scale_loss(value, self.given(of), call.loss, **flags) as scaled_loss:
+            with amp.scale_loss(value, self.given(of), call.loss, **flags) as scaled_loss:
                 self.zero_in_block(call.zero_inside, of)
-                if call.ends == "unscaled":
-                    value.backward(retain_graph=True)
-                elif call.ends != "empty":
-                    scaled_loss.backward(retain_graph=True)
-                if call.twice and call.ends != "empty":
-                    scaled_loss.backward()
+                self.backward_in_block(call, value, scaled_loss)
                 self.end_block(call.ends, value, of)
-        if call.ends == "late":
+        if call.late:
             scaled_loss.backward()
         return value
 
+    def backward_in_block(
+        self, call: Backward, loss: torch.Tensor, scaled_loss: torch.Tensor
+    ) -> None:
+        if call.ends == "unscaled":
+            loss.backward(retain_graph=True)
+        elif call.ends != "empty":
+            scaled_loss.backward(retain_graph=call.ends != "freed")
+        if call.twice and call.ends != "empty":
+            scaled_loss.backward()
+
     @contextlib.contextmanager
     def must_end(self, ends: str | None) -> Any:
-        raised = ENDS.get(ends)
+        raised = self.ends.get(ends)
         if raised is None:
             yield
             return
@@ -208,8 +215,10 @@ class Run(StructureRun):
 
     def edit(self, of: int, how: str) -> None:
         for param in amp.master_params(self.optimizers[of]):
-            if param.grad is not None:
-                param.grad.neg_() if how == "negate" else param.grad.fill_(3 / 64)
+            if param.grad is not None and how == "fill":
+                param.grad.fill_(3 / 64)
+            elif param.grad is not None:
+                (param.grad.data if how == "data" else param.grad).neg_()
 
     def look(self, of: int) -> dict[int, torch.Tensor | None]:
         masters = list(amp.master_params(self.optimizers[of]))
@@ -282,6 +291,7 @@ class Pair:
     def __init__(self, setup: Setup) -> None:
         self.mirror = Mirror(setup)
         self.run = Run(setup)
+        self.run.begin()
 
     def follow(self, event: Event) -> None:
         """Raises Different, or Undetermined before anything is done."""

@@ -20,14 +20,19 @@ SCALES = (512.0, 64.0, 128.0)
 class StructureRun:
     """Its methods are events."""
 
+    amp: torchamp.Amp | None = None
+
     def __init__(self, setup: Setup) -> None:
+        self.setup, self.optimizers = setup, []
         self.model = Net(setup.parts)
         self.params = list(self.model.parameters())
         self.shapes = [param.shape for param in self.params]
         for i in setup.frozen:
             self.params[i].requires_grad_(False)
-        self.optimizers = self.made(setup.optimizers)
-        self.initialize(setup.level, setup.overrides)
+
+    def begin(self) -> None:
+        self.optimizers = self.made(self.setup.optimizers)
+        self.initialize(self.setup.level, self.setup.overrides)
 
     def made(self, recipes: tuple[Recipe, ...]) -> list[torch.optim.Optimizer]:
         return [recipe.make(recipe.type, self.params) for recipe in recipes]
