@@ -1,5 +1,6 @@
 // Runs programs of tests/python/support on stdin, as languages.py writes them, and prints after
-// every event what a program can see. test_languages.py compares it with what Python sees.
+// every event what it tells and what a program can see. test_languages.py and test_mistakes.py
+// compare it with what Python tells and sees.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -156,10 +157,10 @@ bool has(const Params& params, const Tensor& param) {
 
 at::ScalarType dtype_of(const std::string& name) {
   static const std::map<std::string, at::ScalarType> dtypes{
-      {"torch.bool", at::kBool},         {"torch.int64", at::kLong},
-      {"torch.float16", at::kHalf},      {"torch.bfloat16", at::kBFloat16},
-      {"torch.float32", at::kFloat},     {"torch.float64", at::kDouble},
-      {"torch.complex64", at::kComplexFloat}, {"torch.float8_e4m3fn", at::kFloat8_e4m3fn}};
+      {"torch.bool", at::kBool},
+      {"torch.int64", at::kLong},
+      {"torch.complex64", at::kComplexFloat},
+      {"torch.float8_e4m3fn", at::kFloat8_e4m3fn}};
   return dtypes.at(name);
 }
 
@@ -327,7 +328,7 @@ std::string type_of(const std::exception& error) {
   return found == types.end() ? typeid(error).name() : found->second;
 }
 
-/// Tells of errors, and of the warnings of torchamp and LibTorch.
+/// Tells of an event's error, and of the warnings of torchamp and LibTorch.
 class Teller : c10::WarningHandler {
  public:
   Teller() {
@@ -362,8 +363,8 @@ struct Raised {};
 /// and a backward.
 constexpr char kMidway[] = "in the middle of a backward";
 
-/// One training: does to a net and its optimizers what an event says. Its methods are those of Run
-/// in fuzz_run.py, and of what that is derived from.
+/// One training: does to a net and its optimizers what an event says. Its methods are those of
+/// LanguagesRun in languages_run.py, and of what that is derived from.
 class Run {
  public:
   Run(const Args& args, const std::vector<Args>& recipes)
@@ -580,7 +581,9 @@ class Run {
       is_ended = std::string(error.what()).find(kMidway) != std::string::npos;
       if (!is_ended) throw;
     }
-    if (ends == "hook" && !is_ended) throw std::logic_error("expected the block to be ended by an exception: hook");
+    if (ends == "hook" && !is_ended) {
+      throw std::logic_error("expected the block to be ended by an exception: hook");
+    }
     if (args.is("late")) scaled.backward();
     return loss;
   }

@@ -140,7 +140,7 @@ class LanguagesDraw(Draw):
         if self.chance.random() < 0.04:
             args["is_tiny"] = True
         if self.chance.random() < 0.06 and "layers" in args:
-            args.update(self.chance.choice(ENDS))
+            args.pop("ends", None), args.update(self.chance.choice(ENDS))
         if "closure_of" in args:
             args.pop("ends", None), args.pop("late", None)
         if "masters_of" in args:

@@ -28,16 +28,26 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 #: "warned.0": the words of a warning.
 Seen = dict[str, str]
 
-#: What C++ says otherwise than Python.
+#: What C++ says otherwise than Python, and Python's words, with the groups of C++'s.
 OTHER_WORDS = {
-    r"RuntimeError: add_param_group: expected parameters that are in no group yet, got one of sizes "
-    r"\[.*\] that the optimizer steps already": "ValueError: some parameters appear in more than one "
-    "parameter group",
-    r"ValueError: scale_loss: expected optimizers\[1\] to come from the initialize of optimizers\[0\], "
-    r"got one from another initialize": "RuntimeError: scale_loss: expected optimizers[1] to come "
-    "from the same initialize as the others, got one from another",
+    r"RuntimeError: add_param_group: expected parameters that are in no group yet, got one of "
+    r"sizes \[.*\] that the optimizer steps already": (
+        "ValueError: some parameters appear in more than one parameter group"
+    ),
+    r"ValueError: scale_loss: expected optimizers\[1\] to come from the initialize of "
+    r"optimizers\[0\], got one from another initialize": (
+        "RuntimeError: scale_loss: expected optimizers[1] to come from the same initialize as the "
+        "others, got one from another"
+    ),
+    r"(.* got one of (O.); initialize at \2 to load it)": (
+        r"\1, or load its state dicts by torch.load"
+    ),
+    r"(RuntimeError: one of the variables .* operation: )\[CPU(\w+)Type (.*)": (
+        r"\1[torch.\2Tensor \3"
+    ),
 }
-
+#: What C++ must call Optimizer::step and Optimizer::add_param_group.
+WITHOUT_CLASS = re.compile(r"(?<!::)\b(step|add_param_group): ")
 
 def lines(program: Program) -> list[str]:
     """The setup and each event, as C++ reads them."""
@@ -107,12 +117,13 @@ def parsed(events: str) -> list[Seen]:
 
 
 def in_pythons_words(name: str, value: str) -> tuple[str, str]:
+    """What C++ tells, as Python tells it: without an optimizer's class, and with a point."""
     if not name.startswith(("raised", "warned")):
         return name, value
-    sentence = value[1:].replace("Optimizer::", "").replace("amp::", "amp.")
-    return name, next(
-        (other for words, other in OTHER_WORDS.items() if re.fullmatch(words, sentence)), sentence
-    )
+    sentence = WITHOUT_CLASS.sub(r"\1 without its class: ", value[1:]).replace("Optimizer::", "")
+    for words, others in OTHER_WORDS.items():
+        sentence = re.sub(f"^{words}$", others, sentence)
+    return name, sentence.replace("amp::", "amp.")
 
 
 def in_python(program: Program) -> list[Seen]:
@@ -147,6 +158,7 @@ def followed_by(run: LanguagesRun, event: Event) -> Seen:
 
 
 def in_cpps_numbers(sentence: str) -> str:
+    """C++ writes 1.0 as 1."""
     return re.sub(r"(?<=\d)\.0(?!\d)", "", sentence)
 
 

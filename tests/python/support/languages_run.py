@@ -1,4 +1,4 @@
-"""What programs that both languages follow do beside what the mirror follows: most of it is wrong."""
+"""What programs of both languages do beside what the mirror follows. Most of it is wrong."""
 
 from __future__ import annotations
 

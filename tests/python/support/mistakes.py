@@ -1,4 +1,4 @@
-"""Mistakes that C++ and Python share, and what both must tell of them: programs of both languages."""
+"""Mistakes that C++ and Python share: programs of both languages, and what they must tell."""
 
 from __future__ import annotations
 
@@ -7,20 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 import torch
-from by_hand import (
-    CLIP_VALUE,
-    EXTRA,
-    INNER,
-    LAST,
-    PARTS,
-    backward,
-    clip_norm,
-    overflow,
-    program,
-    scale,
-    step,
-    zero,
-)
+from by_hand import INNER, LAST, PARTS, backward, clip_norm, overflow, program, scale, step, zero
 from fuzz_events import Event, Program, Recipe, Setup
 
 INF, NAN = float("inf"), float("nan")
@@ -28,15 +15,15 @@ LEVELS, MASTERS = ("O0", "O1", "O2", "O5"), ("O2", "O5")
 #: The parameters of two optimizers, which all have masters where any has.
 FIRST, ALL = INNER[:2], (*INNER[:2], *LAST)
 
-#: Events, each followed by what it must tell; what stands first is of the setup. The words are
-#: Python's: languages.py has those that are others in C++.
+#: Events, each followed by what it must tell. The words are Python's: languages.py has those that
+#: are others in C++.
 Told = Sequence[Union[Event, str]]
 
 
 @dataclass(frozen=True)
 class Mistake:
     program: Program
-    #: By the setup and each event.
+    #: By the setup, and by each event.
     told: list[list[str]]
     #: What changes as much, in silence.
     like: Program | None = None
@@ -89,8 +76,8 @@ def not_given(function: str, sizes: list[int]) -> str:
 
 
 def no_bound(clip: Event) -> str:
-    name = "max_norm" if clip.name == "clip_norm" else "clip_value"
-    got = clip.args["max_norm" if clip.name == "clip_norm" else "value"]
+    name = {"clip_norm": "max_norm", "clip_value": "clip_value"}[clip.name]
+    (got,) = (value for key, value in clip.args.items() if key != "of")
     return f"ValueError: clip_grad_{clip.name[5:]}_: expected {name} to be at least 0, got {got}"
 
 
@@ -264,7 +251,7 @@ OF_TWO_WITHOUT_MASTERS: dict[str, Told] = {
 }
 
 OF_TWO_WITH_MASTERS: dict[str, Told] = {
-    "clip_for_a_master_not_given": [exact(1, 0), clip_norm(0, 1)],
+    "clip_for_a_master_not_given": [exact(1, 0), clip_norm(0, 1), step(0)],
     "grads_added_to_a_master_not_given": [
         *[exact(1, 0), step(0), exact(2, 1, reach=LAST), step(1)],
     ],
@@ -298,7 +285,8 @@ LIKE: dict[str, list[Event]] = {
     "an_optimizer_not_given_by_no_scale": [exact(1, 0, 1), step(0), step(1)],
     "grads_added_to_a_master_not_given": SECOND_ALONE,
 }
-#: Instead of a fixed loss scale.
+#: Tells scaled grads from others.
+FIXED = {"loss_scale": 1024.0}
 OVERRIDES: dict[str, dict[str, Any]] = {
     "an_integer_loss_of_no_scale": {"loss_scale": 1.0},
     "too_many_overflows": {"loss_scale": "dynamic", "max_consecutive_skips": 2},
@@ -315,7 +303,8 @@ def range_of_scales(least: str, most: str = "1.67772e+07") -> str:
 
 
 def initial_scale(got: float) -> str:
-    return f"ValueError: LossScaler: expected the initial scale to be positive and finite, got {got}"
+    expected = "expected the initial scale to be positive and finite"
+    return f"ValueError: LossScaler: {expected}, got {got}"
 
 
 def model_type(got: str) -> str:
@@ -330,6 +319,10 @@ A_LEVEL = (
     "got "
 )
 A_SCALE = "ValueError: initialize: expected loss_scale to be "
+A_FLOAT64_MODEL = (
+    'initialize: expected models[0] to be in float32, got parameter "parts.0.value" in float64; it '
+    "is rounded to {}, and a master of it to float32"
+)
 #: What initialize is given, and tells.
 SETUPS: dict[str, tuple[dict[str, Any], str]] = {
     "an_unknown_level": ({"level": "O7"}, f'{A_LEVEL}"O7"'),
@@ -365,23 +358,16 @@ SETUPS: dict[str, tuple[dict[str, Any], str]] = {
         "RuntimeError: initialize: patch_torch_functions cannot be set at opt_level O2: only O1 "
         "and O4 cast op by op",
     ),
-    "a_parameter_of_two_optimizers": (
-        {"optimizers": [("SGD", ALL), ("SGD", LAST)]},
-        'ValueError: initialize: expected parameter "parts.4.weight", which gets a float32 master, '
-        "in one optimizer, got it in optimizers[0] and optimizers[1]; make one optimizer with two "
-        "groups, or train in phases: amp.release(model), then initialize with the other optimizer",
-    ),
     **{
         f"a_float64_model_at_{level}": (
-            {"level": level, "parts": ("wide", "linear"), "optimizers": [("SGD", (0, 1))]},
-            'initialize: expected models[0] to be in float32, got parameter "parts.0.value" in '
-            f"float64; it is rounded to {dtype}, and a master of it to float32",
+            {"level": level, "parts": ("wide", "linear")},
+            dtype and A_FLOAT64_MODEL.format(dtype),
         )
-        for level, dtype in {"O0": "float32", "O2": "float16"}.items()
+        for level, dtype in {"O0": "float32", "O1": "", "O2": "float16"}.items()
     },
 }
 
-#: Options of fused optimizers that are out of their range.
+#: Options of fused optimizers, and what is expected instead; nothing is, if they are right.
 OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     *(
         (kind, {option: value}, f"{option} to be at least 0, got {value:g}")
@@ -413,6 +399,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
         )
         for momentum, dampening in ((0.0, 0.0), (0.9, 0.5))
     ),
+    ("FusedSGD", {"momentum": 0.9, "dampening": -0.5}, ""),
 ]
 
 
@@ -420,47 +407,34 @@ def mistakes() -> Iterator[tuple[str, Mistake]]:
     """Every mistake above, by its name."""
     for level in LEVELS:
         for kind in ("SGD", "FusedAdam"):
-            for name, mistake in at(level, kind):
+            for name, mistake in in_training(level, kind):
                 yield f"{name}-{level}-{kind}", mistake
     for name, (given, sentence) in SETUPS.items():
-        overrides = {"level": "O2", "optimizers": [("SGD", ALL)], **given}
-        level, optimizers = overrides.pop("level"), overrides.pop("optimizers")
-        parts, frozen = overrides.pop("parts", PARTS), () if "parts" in given else (EXTRA,)
-        recipes = tuple(Recipe(kind, (params,), {"lr": 0.05}) for kind, params in optimizers)
-        setup = Setup(level, parts, recipes, overrides, frozen)
-        yield f"setup-{name}", Mistake(Program(setup, ()), [[sentence]])
-    for i, (kind, options, words) in enumerate(OPTIONS):
-        recipe = Recipe(kind, (ALL,), {"lr": 0.05, **options})
-        setup = Setup("O0", PARTS, (recipe,))
-        yield f"{kind}-{i}", Mistake(Program(setup, ()), [[f"ValueError: {kind}: expected {words}"]])
+        yield f"initialize-{name}", in_setup(sentence, **given)
+    for kind, options, words in OPTIONS:
+        name = "-".join([kind, *map(str, options.items())])
+        sentence = f"ValueError: {kind}: expected {words}" if words else ""
+        yield name, in_setup(sentence, optimizer=kind, options=options)
 
 
-def at(level: str, kind: str) -> Iterator[tuple[str, Mistake]]:
-    has_masters = level in MASTERS
+def in_training(level: str, kind: str) -> Iterator[tuple[str, Mistake]]:
     one, two = [(kind, ALL)], [(kind, FIRST), (kind, LAST)]
-    for optimizers, rows in (
-        (one, OF_ONE),
-        (one, OF_ONE_WITH_MASTERS if has_masters else OF_ONE_WITHOUT_MASTERS),
-        (two, OF_TWO),
-        (two, OF_TWO_WITH_MASTERS if has_masters else OF_TWO_WITHOUT_MASTERS),
-    ):
-        for name, told in rows.items():
-            overrides = {"loss_scale": 1024.0, **OVERRIDES.get(name, {})}
-            events = [event for event in told if isinstance(event, Event)]
-            done = program(level, *optimizers, events=events, **overrides)
-            like = LIKE.get(name)
-            yield (
-                name,
-                Mistake(
-                    done,
-                    told_by_each(told),
-                    like and program(level, *optimizers, events=like, **overrides),
-                ),
+    if level in MASTERS:
+        tables = (one, OF_ONE_WITH_MASTERS), (two, OF_TWO_WITH_MASTERS)
+    else:
+        tables = (one, OF_ONE_WITHOUT_MASTERS), (two, OF_TWO_WITHOUT_MASTERS)
+    for optimizers, table in ((one, OF_ONE), (two, OF_TWO), *tables):
+        for name, told in table.items():
+            events = [each for each in told if isinstance(each, Event)]
+            done, like = (
+                program(level, *optimizers, events=given, **OVERRIDES.get(name, FIXED))
+                for given in (events, LIKE.get(name, []))
             )
+            yield name, Mistake(done, by_event(told), like if name in LIKE else None)
 
 
-def told_by_each(told: Told) -> list[list[str]]:
-    """The setup, and each event."""
+def by_event(told: Told) -> list[list[str]]:
+    """What is told of the setup, and of each event."""
     sentences: list[list[str]] = [[]]
     for each in told:
         if isinstance(each, Event):
@@ -468,3 +442,16 @@ def told_by_each(told: Told) -> list[list[str]]:
         else:
             sentences[-1].append(each)
     return sentences
+
+
+def in_setup(
+    sentence: str,
+    level: str = "O2",
+    parts: Sequence[str] = PARTS,
+    optimizer: str = "SGD",
+    options: dict[str, Any] | None = None,
+    **overrides: Any,
+) -> Mistake:
+    recipe = Recipe(optimizer, ((0, 1),), {"lr": 0.05, **(options or {})})
+    setup = Setup(level, tuple(parts), (recipe,), overrides)
+    return Mistake(Program(setup, ()), [[sentence] if sentence else []])
