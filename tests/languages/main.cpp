@@ -1,5 +1,6 @@
-// Runs programs of tests/python/support on stdin, as languages.py writes them, and prints after
-// every event what a program can see. test_languages.py compares it with what Python sees.
+// Runs programs of tests/python/support on stdin, as languages/runs.py writes them, and prints after
+// every event what it tells and what a program can see. test_languages.py and test_mistakes.py
+// compare it with what Python tells and sees.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -9,6 +10,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
@@ -21,6 +23,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 #include <torchamp/amp.h>
+#include <torchamp/logging.h>
 
 #include <algorithm>
 #include <cmath>
@@ -36,6 +39,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeindex>
 #include <utility>
 #include <vector>
 
@@ -48,7 +52,7 @@ using OptimizerPtr = std::unique_ptr<torch::optim::Optimizer>;
 using Params = std::vector<Tensor>;
 using Numbers = std::vector<int64_t>;
 
-/// Integers times this are grads and values, as in fuzz_events.py.
+/// Integers times this are grads and values, as in fuzz/net.py.
 constexpr double kUnit = 1.0 / 64;
 constexpr int64_t kLargest = 7;
 /// Loss scales before the events.
@@ -112,6 +116,7 @@ struct NetImpl : torch::nn::Module {
     if (name == "strided") parts->push_back(Holder(at::zeros({3, 2}).t()));
     if (name == "sliced") parts->push_back(Holder(at::zeros({3, 4}).slice(1, 0, 4, 2)));
     if (name == "extra") parts->push_back(Holder(at::zeros({2})));
+    if (name == "wide") parts->push_back(Holder(at::zeros({2}, at::kDouble)));
   }
 
   template <class Layer>
@@ -150,9 +155,18 @@ bool has(const Params& params, const Tensor& param) {
                      [&](const Tensor& each) { return each.is_same(param); });
 }
 
+at::ScalarType dtype_of(const std::string& name) {
+  static const std::map<std::string, at::ScalarType> dtypes{
+      {"torch.bool", at::kBool},
+      {"torch.int64", at::kLong},
+      {"torch.complex64", at::kComplexFloat},
+      {"torch.float8_e4m3fn", at::kFloat8_e4m3fn}};
+  return dtypes.at(name);
+}
+
 amp::Options options_of(const Args& args) {
   amp::Options options(args.at("level"));
-  options.num_losses(args.number("num_losses")).verbosity(0);
+  options.num_losses(args.number("num_losses"));
   for (const auto& [name, value] : args) {
     if (name == "loss_scale") options.loss_scale(value);
     if (name == "keep_batchnorm_fp32") options.keep_batchnorm_fp32(value == "1");
@@ -162,6 +176,8 @@ amp::Options options_of(const Args& args) {
     if (name == "max_consecutive_skips") options.max_consecutive_skips(std::stoll(value));
     if (name == "min_loss_scale") options.min_loss_scale(std::stod(value));
     if (name == "max_loss_scale") options.max_loss_scale(std::stod(value));
+    if (name == "cast_model_type") options.cast_model_type(dtype_of(value));
+    if (name == "patch_torch_functions") options.autocast(value == "1");
   }
   return options;
 }
@@ -185,9 +201,12 @@ void set_option(Options& options, const std::string& name, const std::string& te
   OFFER(weight_decay, value);
   OFFER(lr_decay, value);
   OFFER(eps, value);
+  OFFER(dampening, value);
+  OFFER(max_grad_norm, value);
   OFFER(amsgrad, value != 0);
   OFFER(centered, value != 0);
   OFFER(maximize, value != 0);
+  OFFER(nesterov, value != 0);
   OFFER(betas, std::make_tuple(value, second));
 #undef OFFER
   if (!is_known) throw std::invalid_argument(name);
@@ -291,23 +310,82 @@ void show(const std::string& name, const Tensor& tensor) {
   show(name, std::vector<double>(begin, begin + values.numel()));
 }
 
+/// Prints what an event tells, on one line.
+void tell(const std::string& name, std::string sentence) {
+  std::replace(sentence.begin(), sentence.end(), '\n', ' ');
+  std::printf("%s: %s\n", name.c_str(), sentence.c_str());
+}
+
+/// As Python names it.
+std::string type_of(const std::exception& error) {
+  static const std::map<std::type_index, std::string> types{
+      {typeid(c10::ValueError), "ValueError"},
+      {typeid(c10::TypeError), "TypeError"},
+      {typeid(c10::IndexError), "IndexError"},
+      {typeid(c10::Error), "RuntimeError"},
+      {typeid(std::logic_error), "Different"}};
+  const auto found = types.find(typeid(error));
+  return found == types.end() ? typeid(error).name() : found->second;
+}
+
+/// Tells of an event's error, and of the warnings of torchamp and LibTorch.
+class Teller : c10::WarningHandler {
+ public:
+  Teller() {
+    amp::set_log_sink([this](amp::LogLevel level, const std::string& message) {
+      if (level == amp::LogLevel::kWarning) tell_of(message);
+    });
+  }
+
+  template <class Event>
+  void follow(Event event) {
+    count_ = 0;
+    try {
+      event();
+    } catch (const c10::Error& error) {
+      tell("raised", type_of(error) + ": " + error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      tell("raised", type_of(error) + ": " + error.what());
+    }
+  }
+
+ private:
+  void process(const c10::Warning& warning) override { tell_of(warning.msg()); }
+  void tell_of(const std::string& warning) { tell("warned." + std::to_string(count_++), warning); }
+
+  int count_ = 0;
+  c10::WarningUtils::WarnAlways always_;
+  c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
 /// What ends a block,
 struct Raised {};
 /// and a backward.
 constexpr char kMidway[] = "in the middle of a backward";
 
-/// One training: does to a net and its optimizers what an event says. Its methods are those of Run
-/// in fuzz_run.py, and of what that is derived from.
+/// One training: does to a net and its optimizers what an event says. Its methods are those of
+/// LanguagesRun in languages/python_run.py, and of what that is derived from.
 class Run {
  public:
-  Run(const Args& args, const std::vector<Args>& recipes) : net_(split(args.text("parts"), ',')) {
+  Run(const Args& args, const std::vector<Args>& recipes)
+      : setup_(args), recipes_(recipes), net_(split(args.text("parts"), ',')) {
     for (const auto& param : net_->parts->named_parameters()) {
       params_.push_back(*param);
       names_.push_back("parts." + param.key());
     }
     for (const int64_t i : args.numbers("frozen")) params_.at(i).set_requires_grad(false);
-    make(recipes);
-    initialize(args);
+  }
+
+  void begin() {
+    make(recipes_);
+    initialize(setup_);
+  }
+
+  /// The optimizer of another training that begins alike is the last from now on.
+  void another(const Args&) {
+    other_ = std::make_unique<Run>(setup_, recipes_);
+    other_->begin();
+    optimizers().push_back(other_->optimizers().front());
   }
 
   /// Releases the model and initializes it again, with new optimizers if there are any.
@@ -430,10 +508,6 @@ class Run {
   }
 
   void show_all() {
-    for (int64_t i = 0; i < losses_; ++i) {
-      const auto scaler = state().loss_scaler(i).state();
-      show("scalers." + std::to_string(i), {scaler.loss_scale, double(scaler.growth_tracker)});
-    }
     for (size_t i = 0; i < params_.size(); ++i) {
       show("params." + names_[i], params_[i]);
       show("masters." + names_[i], value_of(params_[i]));
@@ -442,11 +516,7 @@ class Run {
     for (const auto& buffer : net_->parts->named_buffers()) {
       show("buffers.parts." + buffer.key(), *buffer);
     }
-    for (size_t i = 0; i < made_.size(); ++i) {
-      const std::string name = "optimizers." + std::to_string(i) + ".";
-      show_telemetry(name, optimizers()[i]);
-      show_states(name, *made_[i]);
-    }
+    if (amped_) show_training();
   }
 
  private:
@@ -475,40 +545,80 @@ class Run {
     }
   }
 
+  void show_training() {
+    for (int64_t i = 0; i < losses_; ++i) {
+      const auto scaler = state().loss_scaler(i).state();
+      show("scalers." + std::to_string(i), {scaler.loss_scale, double(scaler.growth_tracker)});
+    }
+    for (size_t i = 0; i < optimizers().size(); ++i) {
+      const std::string name = "optimizers." + std::to_string(i) + ".";
+      show_telemetry(name, optimizers()[i]);
+      show_states(name, optimizers()[i].wrapped());
+    }
+  }
+
   Tensor use(const Args& args) {
     const amp::ScaleLossOptions options{args.number("loss"), args.is("delayed"),
                                         args.is("deferred")};
     const std::string ends = args.text("ends");
     const Tensor loss = loss_of(args);
+    if (ends == "outside") {
+      loss.backward();
+      return loss;
+    }
     const std::vector<amp::Optimizer> given = some(args);
     Tensor scaled;
-    bool is_open = false;
+    bool is_ended = false;
     try {
       amp::scale_loss scaled_loss(loss, given, options);
       scaled = scaled_loss;
       zero_in_block(args.text("zero_inside"), given);
-      if (ends == "unscaled") {
-        loss.backward({}, /*retain_graph=*/true);
-      } else if (ends != "empty") {
-        scaled_loss.backward({}, /*retain_graph=*/true);
-      }
-      if (args.is("twice") && ends != "empty") scaled_loss.backward();
-      if (ends == "raise") throw Raised();
-      if (ends == "step") amp::Optimizer(given.front()).step();
-      if (ends == "scale_loss") amp::scale_loss again(loss, given);
-      is_open = ends == "step" || ends == "scale_loss" || ends == "hook";
+      backward_in_block(args, loss, scaled_loss);
+      end_block(ends, loss, given);
     } catch (const Raised&) {
-      return loss;
-    } catch (const c10::ValueError&) {
-      throw;
+      is_ended = true;
     } catch (const std::exception& error) {
-      const bool is_hooks = std::string(error.what()).find(kMidway) != std::string::npos;
-      if (ends == "hook" ? !is_hooks : ends != "step" && ends != "scale_loss") throw;
-      return loss;
+      is_ended = std::string(error.what()).find(kMidway) != std::string::npos;
+      if (!is_ended) throw;
     }
-    if (is_open) throw std::logic_error("expected the block to be ended by an exception");
-    if (ends == "late") scaled.backward();
+    if (ends == "hook" && !is_ended) {
+      throw std::logic_error("expected the block to be ended by an exception: hook");
+    }
+    if (args.is("late")) scaled.backward();
     return loss;
+  }
+
+  void backward_in_block(const Args& args, const Tensor& loss, amp::scale_loss& scaled_loss) {
+    const std::string ends = args.text("ends");
+    if (ends == "empty") return;
+    if (ends == "unscaled") {
+      loss.backward({}, /*retain_graph=*/true);
+    } else if (ends == "another") {
+      (loss_of(args) * 2).backward();
+    } else if (ends == "part") {
+      (scaled_loss.tensor() * 1).backward();
+    } else if (ends == "grad") {
+      assign_grads(args, scaled_loss.tensor());
+    } else {
+      scaled_loss.backward({}, /*retain_graph=*/ends != "freed");
+    }
+    if (args.is("twice")) scaled_loss.backward();
+  }
+
+  void assign_grads(const Args& args, const Tensor& scaled) {
+    const Params params = params_of(Args("params=" + args.text("reach")));
+    const Params grads = torch::autograd::grad({scaled}, params);
+    for (size_t i = 0; i < params.size(); ++i) params[i].mutable_grad() = grads[i];
+  }
+
+  void end_block(const std::string& ends, const Tensor& loss,
+                 const std::vector<amp::Optimizer>& given) {
+    if (ends == "raise") throw Raised();
+    if (ends == "step") amp::Optimizer(given.front()).step();
+    if (ends == "scale_loss") amp::scale_loss again(loss, given);
+    if (ends == "clip_norm") amp::clip_grad_norm_(given, 1.0);
+    if (ends == "clip_value") amp::clip_grad_value_(given, 1.0);
+    if (ends == "release") amp::release(amped_.value());
   }
 
   void zero_in_block(const std::string& what, const std::vector<amp::Optimizer>& given) {
@@ -529,7 +639,8 @@ class Run {
     if (args.has("layers")) loss = loss + loss_of_layers(args);
     if (args.has("masters_of")) loss = loss + loss_of_masters(args, seed + 100);
     if (args.is("is_tiny")) loss = loss * std::ldexp(1.0, -40);
-    return args.is("is_nan") ? loss * NAN : loss;
+    if (args.is("is_nan")) loss = loss * NAN;
+    return args.has("dtype") ? loss.to(dtype_of(args.at("dtype"))) : loss;
   }
 
   Tensor loss_of_layers(const Args& args) {
@@ -539,6 +650,7 @@ class Run {
     const Tensor output = std::get<0>(amped_.value().models)(x);
     if (args.text("ends") == "hook") net_->hidden.register_hook(raise);
     if (args.at("layers") == "inner") return net_->hidden.to(at::kFloat).square().mean();
+    if (args.at("layers") == "outputs") return output;
     if (args.at("layers") == "square") return output.square().mean();
     return at::cross_entropy_loss(output, target);
   }
@@ -653,6 +765,8 @@ class Run {
   }
   torch::optim::Optimizer& made_at(const Args& args) { return *made_.at(args.number("of")); }
 
+  Args setup_;
+  std::vector<Args> recipes_;
   Net net_;
   Params params_;
   std::vector<std::string> names_;
@@ -662,6 +776,7 @@ class Run {
   int64_t losses_ = 1;
   bool adopts_ = false;
   std::vector<std::pair<Tensor, Tensor>> swapped_;
+  std::unique_ptr<Run> other_;
 };
 
 const std::map<std::string, void (Run::*)(const Args&)> kEvents = {{"backward", &Run::backward},
@@ -688,6 +803,7 @@ const std::map<std::string, void (Run::*)(const Args&)> kEvents = {{"backward", 
                                                                    {"state", &Run::state},
                                                                    {"add_group", &Run::add_group},
                                                                    {"save", &Run::save},
+                                                                   {"another", &Run::another},
                                                                    {"load", &Run::load}};
 
 /// What follows semicolons: the recipes of optimizers.
@@ -703,7 +819,7 @@ void follow(std::optional<Run>& run, const std::string& line) {
   const Args args(line.substr(0, line.find(';')));
   if (name == "setup") {
     torch::manual_seed(3);
-    return void(run.emplace(args, recipes_in(line)));
+    return run.emplace(args, recipes_in(line)).begin();
   }
   if (name == "phase") return run->phase(args, recipes_in(line));
   (*run.*kEvents.at(name))(args);
@@ -714,14 +830,11 @@ void follow(std::optional<Run>& run, const std::string& line) {
 int main() {
   at::set_num_threads(1);
   std::optional<Run> run;
+  Teller teller;
   for (std::string line; std::getline(std::cin, line);) {
     std::printf("%s\n", line.rfind("setup ", 0) == 0 ? "program\nafter" : "after");
     std::fflush(stdout);  // so that a crash tells the event
-    try {
-      follow(run, line);
-    } catch (const std::exception&) {
-      std::printf("raised:\n");
-    }
+    teller.follow([&] { follow(run, line); });
     run->show_all();
   }
 }

@@ -200,15 +200,15 @@ Extra load(Session& session, const Tree& tree) {
     read_model(*session.models()[i], models[i], numbered("models", i), loaded);
   }
   std::vector<ScaleState> scalers;
-  for (const Tree& saved :
-       take_trees(tree, "loss_scalers", "losses", session.loss_scalers().size())) {
-    scalers.push_back(read_scaler(saved, numbered("loss_scalers", scalers.size())));
-  }
   std::vector<checkpoint::LoadedOptimizer> optimizers;
   for (const Tree& saved :
        take_trees(tree, "optimizers", "optimizers", session.optimizers().size())) {
     const size_t i = optimizers.size();
     optimizers.emplace_back(*session.optimizer(i).wrapped, saved, numbered("optimizers", i));
+  }
+  for (const Tree& saved :
+       take_trees(tree, "loss_scalers", "losses", session.loss_scalers().size())) {
+    scalers.push_back(read_scaler(saved, numbered("loss_scalers", scalers.size())));
   }
   for (const auto& each : loaded) session.set_value(each.target, each.value);
   for (auto& optimizer : optimizers) optimizer.apply();

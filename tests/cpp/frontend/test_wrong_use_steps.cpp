@@ -1,62 +1,83 @@
-// Wrong uses of steps, and of what comes between a backward and its step.
-#include <torch/nn/utils/clip_grad.h>
+// Wrong uses of scale_loss, of steps and of clipping that C++ alone has.
 #include <torch/optim/lbfgs.h>
 #include <torchamp/clip.h>
-#include <torchamp/optim/adam.h>
+#include <torchamp/grad_scaler.h>
 
 #include "wrong_use_training.h"
 
 namespace torchamp::wrong_use {
 namespace {
 
-using optim::FusedAdam;
+std::vector<WrongUse> of_scale_loss() {
+  const auto end_of_scale_loss =
+      "^scale_loss: expected the backward of the scaled loss before the end of its scale_loss";
+  return {
+      {"no_loss", [] { scale_loss(Tensor(), Run().optimizer()).backward(); },
+       error<c10::TypeError>(
+           "^scale_loss: expected loss to be a floating-point tensor, got none$")},
+      {"no_optimizers", [] { scale_loss(Run().loss(), std::vector<Optimizer>()).backward(); },
+       error<c10::ValueError>("^scale_loss: expected at least one optimizer, got none$")},
+      {"an_optimizer_twice",
+       [] {
+         Run run;
+         scale_loss(run.loss(), std::vector<Optimizer>{run.optimizer(), run.optimizer()})
+             .backward();
+       },
+       error<c10::ValueError>("^scale_loss: expected each optimizer once, got optimizers\\[0\\] "
+                              "again as optimizers\\[1\\]$")},
+      {"a_backward_after_finish",
+       [] {
+         Run run;
+         scale_loss scaled_loss(run.loss(), run.optimizer());
+         scaled_loss.finish();
+         scaled_loss.backward();
+       },
+       error(end_of_scale_loss)},
+      {"a_backward_in_another_call_of_a_body",
+       [] {
+         Run run;
+         Tensor kept;
+         scale_loss(run.loss(), run.optimizer(), [&](const Tensor& scaled) { kept = scaled; });
+         kept.backward();
+       },
+       error(end_of_scale_loss)},
+      {"a_grad_scaler_beside_initialize",
+       [] {
+         Run run;
+         GradScaler scaler(4.0);
+         scaler.scale(run.loss()).backward();
+         scaler.step(run.optimizer_given);
+       },
+       error("^GradScaler::step: expected an optimizer of parameters without float32 masters")},
+      {"a_grad_scaler_beside_initialize_at_O1",
+       [] {
+         Run run(at_level("O1"));
+         GradScaler scaler(4.0);
+         scaler.scale(run.loss()).backward();
+         scaler.step(run.optimizer_given);
+       },
+       right()},
+      {"two_initializes_at_once",
+       [] {
+         Run run, other(at_level("O5"));
+         scale_loss of_run(run.loss(), run.optimizer()), of_other(other.loss(), other.optimizer());
+         of_other.backward();
+         of_run.backward();
+         of_run.finish();
+         of_other.finish();
+         EXPECT_TRUE(run.step() && other.step());
+       },
+       right()},
+  };
+}
 
-/// Of the parameters that the optimizer steps, to see that a step writes none.
-template <class O>
-std::vector<Tensor> values_of(Run<O>& run) {
+/// Of the parameters that the optimizer steps.
+std::vector<Tensor> values_of(Run<>& run) {
   return clones(run.optimizer().master_params());
 }
 
-/// Its grads are not scaled, and are used.
-template <class O>
-void backward_without_scale_loss(const Options& options) {
-  Run<O> run(options);
-  const auto before = values_of(run);
-  run.loss().backward();
-  run.step();
-  EXPECT_FALSE(same_bits(values_of(run), before));
-}
-
 std::vector<WrongUse> of_steps() {
-  const auto no_grads = "^torchamp: Optimizer::step: expected grads, got none, so nothing changes";
   return {
-      {"a_fused_step_without_a_backward", [] { Run<FusedAdam>().step(); }, warning(no_grads)},
-      {"two_steps_after_a_backward",
-       [] {
-         Run run;
-         run.backward();
-         run.step();
-         const auto before = values_of(run);
-         run.step();
-         EXPECT_TRUE(same_bits(values_of(run), before));
-       },
-       warning(no_grads)},
-      {"zero_grad_before_the_step",
-       [] {
-         Run run;
-         run.backward();
-         run.optimizer().zero_grad();
-         run.step();
-       },
-       warning(no_grads)},
-      {"the_models_zero_grad_before_the_step",
-       [] {
-         Run run;
-         run.backward();
-         run.net->zero_grad();
-         run.step();
-       },
-       warning(no_grads)},
       {"zero_grad_of_the_wrapped_optimizer",
        [] {
          Run run, expected;
@@ -71,26 +92,6 @@ std::vector<WrongUse> of_steps() {
            each->step();
          }
          EXPECT_TRUE(same_bits(values_of(run), values_of(expected)));
-       },
-       right()},
-      {"a_backward_without_scale_loss_at_O0",
-       [] { backward_without_scale_loss<SGD>(Options("O0")); }, right()},
-      {"a_backward_without_scale_loss_at_O1",
-       [] { backward_without_scale_loss<SGD>(at_level("O1")); }, right()},
-      {"a_backward_without_scale_loss_at_O2",
-       [] { backward_without_scale_loss<SGD>(at_level("O2")); }, right()},
-      {"a_backward_without_scale_loss_at_O5",
-       [] { backward_without_scale_loss<SGD>(Options("O5")); }, right()},
-      {"a_fused_backward_without_scale_loss",
-       [] { backward_without_scale_loss<FusedAdam>(at_level("O2")); }, right()},
-      {"writing_data_of_the_masters_grads",
-       [] {
-         Run run;
-         run.backward();
-         const auto before = values_of(run);
-         for (const Tensor& param : run.optimizer().master_params()) param.grad().data().zero_();
-         run.step();
-         EXPECT_TRUE(same_bits(values_of(run), before));
        },
        right()},
       {"lbfgs_by_a_dynamic_scale",
@@ -109,22 +110,6 @@ std::vector<WrongUse> of_steps() {
          run.step();
        },
        error("LBFGS requires a closure function")},
-      {"too_many_overflows",
-       [] {
-         Run run(Options("O2").verbosity(0).max_consecutive_skips(2));
-         for (int i = 0; i < 3; ++i) {
-           scale_loss(run.loss() * kInfinity, run.optimizer()).backward();
-           run.step();
-         }
-       },
-       error("^expected fewer than max_consecutive_skips = 2 skipped steps in a row, got 2")},
-      {"a_group_with_a_known_parameter",
-       [] {
-         Run run;
-         run.optimizer().add_param_group({{run.net->weight}});
-       },
-       error("^Optimizer::add_param_group: expected parameters that are in no group yet, got one "
-             "of sizes \\[2, 4\\] that the optimizer steps already$")},
       {"a_group_with_a_master",
        [] {
          Run run;
@@ -158,33 +143,8 @@ std::vector<WrongUse> of_steps() {
 }
 
 std::vector<WrongUse> of_clipping() {
-  const auto clip = [](double max_norm) {
-    return [max_norm] {
-      Run run;
-      run.backward();
-      clip_grad_norm_(run.optimizer(), max_norm);
-    };
-  };
-  const auto clip_value = [](double value) {
-    return [value] {
-      Run run;
-      run.backward();
-      clip_grad_value_(run.optimizer(), value);
-    };
-  };
   const std::vector<Optimizer> none;
   return {
-      {"a_negative_norm", clip(-1),
-       error<c10::ValueError>("^clip_grad_norm_: expected max_norm to be at least 0, got -1$")},
-      {"a_norm_of_nan", clip(kNaN),
-       error<c10::ValueError>("^clip_grad_norm_: expected max_norm to be at least 0, got nan$")},
-      {"a_norm_of_minus_infinity", clip(-kInfinity),
-       error<c10::ValueError>("^clip_grad_norm_: expected max_norm to be at least 0, got -inf$")},
-      {"a_negative_value", clip_value(-0.5),
-       error<c10::ValueError>(
-           "^clip_grad_value_: expected clip_value to be at least 0, got -0.5$")},
-      {"a_value_of_nan", clip_value(kNaN),
-       error<c10::ValueError>("^clip_grad_value_: expected clip_value to be at least 0, got nan$")},
       {"no_optimizers", [=] { clip_grad_norm_(none, 1); },
        error<c10::ValueError>("^clip_grad_norm_: expected at least one optimizer, got none$")},
       {"no_optimizers_for_values", [=] { clip_grad_value_(none, 1); },
@@ -213,17 +173,6 @@ std::vector<WrongUse> of_clipping() {
          EXPECT_EQ(clip_grad_norm_(run.optimizer(), 1).item<float>(), 0);
        },
        right()},
-      {"before_any_backward",
-       [] { EXPECT_EQ(clip_grad_norm_(Run().optimizer(), 1).item<float>(), 0); }, right()},
-      {"an_optimizer_twice",
-       [] {
-         Run run;
-         run.backward();
-         const Tensor once = clip_grad_norm_(run.optimizer(), kInfinity);
-         const std::vector<Optimizer> both{run.optimizer(), run.optimizer()};
-         EXPECT_TRUE(same_bits(clip_grad_norm_(both, kInfinity), once));
-       },
-       right()},
   };
 }
 
@@ -233,6 +182,8 @@ TEST_P(WrongUseOfStepsTest, GetsItsOutcome) {
   check(GetParam());
 }
 
+INSTANTIATE_TEST_SUITE_P(ScaleLoss, WrongUseOfStepsTest, ::testing::ValuesIn(of_scale_loss()),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Steps, WrongUseOfStepsTest, ::testing::ValuesIn(of_steps()), name_of);
 INSTANTIATE_TEST_SUITE_P(Clipping, WrongUseOfStepsTest, ::testing::ValuesIn(of_clipping()),
                          name_of);

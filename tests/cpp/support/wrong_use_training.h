@@ -28,9 +28,7 @@ struct Run {
   Tensor loss() { return amped.model(at::ones({2, 4})).square().mean(); }
   Optimizer& optimizer() { return amped.optimizer; }
   Amp& amp() { return *amped.model.amp(); }
-  void backward(ScaleLossOptions options = {}) {
-    scale_loss(loss(), optimizer(), options).backward();
-  }
+  void backward() { scale_loss(loss(), optimizer()).backward(); }
   bool step() { return optimizer().step(); }
 
   Linear net{4, 2};
@@ -40,16 +38,8 @@ struct Run {
 
 /// Two layers in training, with an optimizer each.
 struct Two {
-  explicit Two(const Options& options = at_level("O1"))
+  explicit Two(const Options& options)
       : amped(initialize(std::make_tuple(first, second), {of_first, of_second}, options)) {}
-
-  Tensor loss_of_first() { return loss_of(std::get<0>(amped.models)); }
-  Tensor loss_of_second() { return loss_of(std::get<1>(amped.models)); }
-  Tensor loss_of_both() { return loss_of_first() + loss_of_second(); }
-  Optimizer& optimizer(size_t i) { return amped.optimizers[i]; }
-  static Tensor loss_of(const Model<Linear>& model) {
-    return model(at::ones({2, 4})).square().mean();
-  }
 
   Linear first{4, 2}, second{4, 2};
   SGD of_first{first->parameters(), 0.1}, of_second{second->parameters(), 0.1};

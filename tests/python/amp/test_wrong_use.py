@@ -1,11 +1,11 @@
 """What a program gets for using torchamp wrongly: an error where it is certainly wrong, one warning
-where it may be meant, the right result where there is one."""
+where it may be meant, the right result where there is one. The mistakes that C++ has too are in
+support/languages/mistakes.py."""
 
 from __future__ import annotations
 
 import copy
 import io
-import math
 import re
 import warnings
 from collections.abc import Callable
@@ -95,22 +95,15 @@ def stochastic_rounding(level: str = "O5", **options):
     initialize(net, sgd, opt_level=level, **options)
 
 
-def option(name: str, value: object, level: str = "O2") -> Callable:
+def option(name: str, value: object) -> Callable:
     def program():
         net = linear_net()
-        initialize(net, sgd(net), opt_level=level, **{name: value})
+        initialize(net, sgd(net), **{name: value})
 
     return program
 
 
-# scale_loss.
-
-
-def scale_in_scale():
-    net, optimizer = made()
-    with amp.scale_loss(loss_of(net), optimizer):
-        with amp.scale_loss(loss_of(net), optimizer):
-            pass
+# The loop.
 
 
 def loss(value: object) -> Callable:
@@ -121,46 +114,6 @@ def loss(value: object) -> Callable:
     return program
 
 
-def the_unscaled_loss(level: str):
-    net, optimizer = made(level)
-    loss = loss_of(net)
-    with amp.scale_loss(loss, optimizer):
-        loss.backward()
-
-
-def grad_of_the_scaled_loss():
-    net, optimizer = made("O1")
-    params = list(net.parameters())
-    with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
-        grads = torch.autograd.grad(scaled_loss, params)
-        for param, grad in zip(params, grads):
-            param.grad = grad
-    optimizer.step()
-
-
-def step_in_the_block(level: str):
-    net, optimizer = made(level)
-    with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
-        scaled_loss.backward()
-        optimizer.step()
-
-
-def clip_in_the_block(clip: Callable) -> Callable:
-    def program():
-        net, optimizer = made()
-        with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
-            scaled_loss.backward()
-            clip(optimizer, 1.0)
-
-    return program
-
-
-def step_on_delayed_grads():
-    net, optimizer = made()
-    backward(net, optimizer, delay_unscale=True)
-    optimizer.step()
-
-
 def clip_the_parameters(clip: Callable = amp.clip_grad_norm_, **options):
     net, optimizer = made(**options)
     backward(net, optimizer)
@@ -169,16 +122,6 @@ def clip_the_parameters(clip: Callable = amp.clip_grad_norm_, **options):
 
 def the_model_for_the_optimizer(use: Callable, *arguments: object) -> Callable:
     return lambda: use(made()[0], *arguments)
-
-
-# The step.
-
-
-def two_steps_after_one_backward():
-    net, optimizer = made()
-    backward(net, optimizer)
-    optimizer.step()
-    optimizer.step()
 
 
 def a_second_optimizer():
@@ -192,12 +135,6 @@ def a_second_optimizer():
         assert torch.equal(net.state_dict()["0.weight"], master - 0.1 * net[0].weight.grad)
 
 
-def many_steps_without_a_backward():
-    _, optimizer = made()
-    for _ in range(3):
-        optimizer.step()
-
-
 def a_closure_that_may_be_called_again():
     class Searching(torch.optim.SGD):
         pass
@@ -207,70 +144,11 @@ def a_closure_that_may_be_called_again():
     optimizer.step(lambda: loss_of(net))
 
 
-def clip_the_model_s_grads(make: Callable, **options):
-    net, optimizer = made("O2", make, **options)
+def clip_the_model_s_scaled_grads():
+    net, optimizer = made("O2", fused_adam, materialize_master_grads=False)
     backward(net, optimizer)
     torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
     optimizer.step()
-
-
-def an_optimizer_not_given(level: str, zeroes: Callable | None = None, make=sgd, loss_scale=1024.0):
-    nets = [linear_net(), linear_net()]
-    both = [make(net) for net in nets]
-    initialize(nets, both, opt_level=level, loss_scale=loss_scale)
-    loss = loss_of(nets[0]) + loss_of(nets[1])
-    with amp.scale_loss(loss, both[0]) as scaled_loss:
-        scaled_loss.backward()
-    both[0].step()
-    if zeroes is not None:
-        zeroes(nets[1], both[1])
-        with amp.scale_loss(loss_of(nets[1]), both[1]) as scaled_loss:
-            scaled_loss.backward()
-    both[1].step()
-
-
-def grads_added_to_delayed_ones():
-    nets = [linear_net(), linear_net()]
-    both = [sgd(net) for net in nets]
-    initialize(nets, both, opt_level="O1", loss_scale=1024.0, num_losses=2)
-    for given, loss_id, delays in ((both, 1, True), (both[0], 0, False), (both, 0, False)):
-        loss = loss_of(nets[0]) + loss_of(nets[1])
-        with amp.scale_loss(loss, given, loss_id, delay_unscale=delays) as scaled_loss:
-            scaled_loss.backward()
-    both[1].step()
-
-
-def clip_for_an_optimizer_not_given(level: str, clip: Callable):
-    nets = [linear_net(), linear_net()]
-    both = [sgd(net) for net in nets]
-    initialize(nets, both, opt_level=level, loss_scale=1024.0)
-    with amp.scale_loss(loss_of(nets[0]) + loss_of(nets[1]), both[0]) as scaled_loss:
-        scaled_loss.backward()
-    clip(both, 1.0)
-    both[0].step()
-
-
-def the_optimizer_of_another_initialize(zeroes: Callable | None = None, loss_scale=1024.0):
-    net, own = made("O1", loss_scale=loss_scale)
-    _, other = made("O1", loss_scale=loss_scale)
-    with amp.scale_loss(loss_of(net), other) as scaled_loss:
-        scaled_loss.backward()
-    if zeroes is not None:
-        zeroes(net, own)
-    backward(net, own)
-    own.step()
-
-
-def grads_added_to_those_of_another(level: str):
-    an_optimizer_not_given(level, zeroes=lambda net, optimizer: None)
-
-
-def unscaled_by_hand():
-    def unscale(net, optimizer):
-        for param in net.parameters():
-            param.grad /= 1024.0
-
-    an_optimizer_not_given("O1", unscale)
 
 
 # State.
@@ -303,51 +181,10 @@ def sigmoid_and_bce():
     nn.functional.binary_cross_entropy(probabilities, torch.zeros(2, 3).half())
 
 
-# The end of a scale_loss, and of training.
-
-
-def backward_after_the_block(level: str):
-    net, optimizer = made(level)
-    with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
-        pass
-    scaled_loss.backward()
-
-
-def backward_in_the_block_and_after_it():
-    net, optimizer = made("O1")
-    with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
-        scaled_loss.backward(retain_graph=True)
-    scaled_loss.backward()
-
-
-def backward_after_an_exception():
-    net, optimizer = made()
-    try:
-        with amp.scale_loss(loss_of(net), optimizer) as scaled_loss:
-            raise KeyError
-    except KeyError:
-        scaled_loss.backward()
-
-
-def release_in_the_block():
-    net, optimizer = made()
-    with amp.scale_loss(loss_of(net), optimizer):
-        amp.release(net)
-
-
 def scale_after_the_release():
     net, optimizer = made()
     amp.release(net)
     amp.scale_loss(loss_of(net), optimizer)
-
-
-def clip(bound: object, function: Callable = amp.clip_grad_norm_):
-    def program():
-        net, optimizer = made()
-        backward(net, optimizer)
-        function(optimizer, bound)
-
-    return program
 
 
 def load_a_plain_state_dict():
@@ -414,11 +251,6 @@ def torchs_scaler_for_a_fused_optimizer_of_amp():
     scaler.step(optimizer)
 
 
-LATE = (
-    "scale_loss: expected the backward of the scaled loss before the end of its "
-    "scale_loss, which unscales the grads, got one after it; call "
-    "scaled_loss.backward() inside"
-)
 A_STRANGER = (
     "expected optimizers[0] to be an optimizer that initialize returned, "
     "got an SGD that it did not; pass it to initialize with its model"
@@ -431,19 +263,6 @@ A_POLICY = (
     "set_policy: expected a module before initialize, got one of a model that "
     "initialize returned; call set_policy first, or amp.release(model)"
 )
-UNSCALED_LOSS = (
-    "scale_loss: expected the backward of the scaled loss, got grads of another loss, "
-    "which must not be unscaled; call scaled_loss.backward()"
-)
-STEP_INSIDE = (
-    "step: expected the optimizer not to be inside an open scale_loss, but it is; step "
-    "after it, where the grads are unscaled"
-)
-NOT_GIVEN = (
-    "expected grads of backwards in scale_loss's that were given this optimizer, "
-    "got one, of sizes [8, 4], of a scale_loss that was not; give it all optimizers "
-    "whose parameters its loss reaches, or zero their grads before their own backward"
-)
 RELEASED = (
     "expected models in training, got those of an initialize that was released; use what "
     "initialize was given, or initialize it again"
@@ -452,19 +271,11 @@ CLOSED = (
     "expected an open Amp, got one that close() has ended, whose models compute in float32; close "
     "it after training"
 )
-SCALED = (
-    "expected unscaled grads, got grads still scaled by a scale_loss that is open or has "
-    "delay_unscale, as in no_sync(); clip after the last scale_loss of the step"
-)
 TEACHER = (
     "initialize: expected an optimizer to step models[1], got a model like models[0] "
     "that none steps; if it averages models[0], its averages stall in 16 bits: leave "
     "it out and use AveragedModel; if its weights stay as they are, leave it out and "
     "use cast_for_inference"
-)
-NO_GRADS = (
-    "step: expected grads, got none, so nothing changes; run the backward, of a loss "
-    "that reaches the optimizer's parameters, in scale_loss"
 )
 UNEXPECTED = "initialize() got an unexpected keyword argument"
 A_MODEL = (
@@ -481,25 +292,12 @@ A_LOSS = "preflight: expected loss_fn to be a function of the model's output alo
 OF_THE_OUTPUT = "write lambda output: loss_fn(output, target)"
 A_BATCH = "expected batch to be what the model is called with"
 WITHOUT_THE_TARGET = "leave out what its forward does not take, such as the target"
-LIMITS = "initialize: expected min_loss_scale to be between 0 and max_loss_scale, got"
 LOADER = DataLoader(TensorDataset(torch.ones(4, 4), torch.zeros(4)), batch_size=2)
 #: Of initialize: an option, its value, the error, and its words after the name.
 OPTIONS = (
     ("adopt_data_writes", "yes", TypeError, "to be True or False, got 'yes'"),
     ("cast_model_outputs", torch.int32, TypeError, "to be a floating dtype, got torch.int32"),
     ("cast_model_outputs", "half", TypeError, "to be a torch.dtype, got 'half'"),
-    (
-        "cast_model_type",
-        torch.int32,
-        TypeError,
-        "to be a floating dtype of 16 bits or more, got Int",
-    ),
-    (
-        "cast_model_type",
-        torch.float8_e4m3fn,
-        TypeError,
-        "to be a floating dtype of 16 bits or more, got Float8_e4m3fn",
-    ),
     ("cast_model_type", "half", TypeError, "to be a torch.dtype, got 'half'"),
     (
         "keep_batchnorm_fp32",
@@ -507,19 +305,14 @@ OPTIONS = (
         AssertionError,
         "to be True, False, 'True' or 'False', got 'yes'",
     ),
-    ("loss_scale", "large", ValueError, 'to be "dynamic" or a number, got "large"'),
     ("loss_scale", [1.0], TypeError, "to be 'dynamic' or a number, got [1.0]"),
-    ("loss_scale", -1.0, ValueError, "to be positive and finite, got -1"),
-    ("loss_scale", math.nan, ValueError, "to be positive and finite, got nan"),
     ("loss_scale", True, TypeError, "to be 'dynamic' or a number, got True"),
     ("loss_scale", torch.ones(2), TypeError, "to be 'dynamic' or a number, got tensor([1., 1.])"),
     ("master_weights", "False", TypeError, "to be True or False, got 'False'"),
     ("master_weights", torch.ones(2), TypeError, "to be True or False, got tensor([1., 1.])"),
     ("materialize_master_grads", "no", TypeError, "to be True or False, got 'no'"),
-    ("max_consecutive_skips", 0, ValueError, "to be at least 1, got 0"),
     ("max_consecutive_skips", "3", TypeError, "to be an integer, got '3'"),
     ("min_loss_scale", "1", TypeError, "to be a number, got '1'"),
-    ("num_losses", 0, ValueError, "to be at least 1, got 0"),
     ("num_losses", "2", TypeError, "to be an integer, got '2'"),
     ("patch_torch_functions", "no", TypeError, "to be True or False, got 'no'"),
     ("verbosity", "loud", TypeError, "to be an integer, got 'loud'"),
@@ -535,21 +328,8 @@ RUNTIME_ERRORS = (
         'fsdp_policy: expected opt_level to be one of "O0", "O1", "O2", "O3", "O4", "O5", got '
         '"fp32"',
     ),
-    (lambda: backward_after_the_block("O1"), LATE),
-    (lambda: backward_after_the_block("O2"), LATE),
-    (backward_in_the_block_and_after_it, LATE),
-    (backward_after_an_exception, LATE),
-    (
-        release_in_the_block,
-        "release: expected no scale_loss to be open, but one is; release after it",
-    ),
     (scale_after_the_release, f"scale_loss: {A_STRANGER}"),
     (lambda: amp.clip_grad_norm_(sgd(linear_net()), 1.0), f"clip_grad_norm_: {A_STRANGER}"),
-    (
-        lambda: torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).save("/missing/run.pt"),
-        'amp.save: expected "/missing/run.pt" to be a path that can be written, got the error "No '
-        'such file or directory"',
-    ),
     (
         lambda: torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).load("/dev/null"),
         "amp.load: expected '/dev/null' to be a file that amp.save wrote, got one that cannot be "
@@ -603,41 +383,11 @@ RUNTIME_ERRORS = (
         "amp.release(model), of its model, makes it plain again",
     ),
     (
-        lambda: initialize(linear_net(), opt_level="O7"),
-        'initialize: expected opt_level to be one of "O0", "O1", "O2", "O3", "O4", "O5", got "O7"',
-    ),
-    (
-        lambda: initialize(linear_net(), opt_level="o1"),
-        'initialize: expected opt_level to be one of "O0", "O1", "O2", "O3", "O4", "O5", got "o1"; '
-        'did you mean "O1" (letter O, digit)?',
-    ),
-    (
         in_training(lambda *_: amp.scale_loss(torch.ones(()), sgd(linear_net()))),
         f"scale_loss: {A_STRANGER}",
     ),
-    (
-        lambda: amp.scale_loss(torch.ones(()), [made()[1], made()[1]]),
-        "scale_loss: expected optimizers[1] to come from the same initialize as the others, got "
-        "one from another",
-    ),
-    (
-        scale_in_scale,
-        "scale_loss: expected the optimizer not to be inside an open scale_loss, but it is; close "
-        "that scale_loss first, or scale the sum of the losses",
-    ),
     (lambda: amp.set_policy(made()[0], "float32"), A_POLICY),
     (in_training(lambda net, _: amp.set_policy(net[0], "float32")), A_POLICY),
-    (lambda: the_unscaled_loss("O1"), UNSCALED_LOSS),
-    (lambda: the_unscaled_loss("O2"), UNSCALED_LOSS),
-    (lambda: step_in_the_block("O1"), STEP_INSIDE),
-    (lambda: step_in_the_block("O2"), STEP_INSIDE),
-    (clip_in_the_block(amp.clip_grad_norm_), f"clip_grad_norm_: {SCALED}"),
-    (clip_in_the_block(amp.clip_grad_value_), f"clip_grad_value_: {SCALED}"),
-    (
-        step_on_delayed_grads,
-        "step: expected unscaled grads, got grads still scaled by a scale_loss with delay_unscale, "
-        "as in no_sync(); run one without it before the step",
-    ),
     (
         a_closure_that_may_be_called_again,
         "step: expected a fixed loss scale for an optimizer that may call its closure several "
@@ -646,24 +396,10 @@ RUNTIME_ERRORS = (
         "scale_loss, then call step()",
     ),
     (
-        lambda: clip_the_model_s_grads(fused_adam, materialize_master_grads=False),
+        clip_the_model_s_scaled_grads,
         "expected the grad of a model's parameter, of sizes [8, 4], to be unmodified since "
         "scale_loss, which with materialize_master_grads=False leaves it scaled, got a modified "
         "one; clip with amp.clip_grad_norm_, or modify the grads of amp.master_params",
-    ),
-    (the_optimizer_of_another_initialize, f"step: {NOT_GIVEN}"),
-    (lambda: an_optimizer_not_given("O1"), f"step: {NOT_GIVEN}"),
-    (lambda: an_optimizer_not_given("O2"), f"step: {NOT_GIVEN}"),
-    (lambda: an_optimizer_not_given("O1", make=fused_adam), f"step: {NOT_GIVEN}"),
-    (lambda: grads_added_to_those_of_another("O1"), f"step: {NOT_GIVEN}"),
-    (grads_added_to_delayed_ones, f"step: {NOT_GIVEN}"),
-    (
-        lambda: clip_for_an_optimizer_not_given("O1", amp.clip_grad_norm_),
-        f"clip_grad_norm_: {NOT_GIVEN}",
-    ),
-    (
-        lambda: clip_for_an_optimizer_not_given("O1", amp.clip_grad_value_),
-        f"clip_grad_value_: {NOT_GIVEN}",
     ),
     (
         model_half_after_initialize,
@@ -716,12 +452,6 @@ RUNTIME_ERRORS = (
     (released(lambda owner: owner.refresh_masters()), f"refresh_masters: {RELEASED}"),
 )
 VALUE_ERRORS = (
-    (clip(-1.0), "clip_grad_norm_: expected max_norm to be at least 0, got -1.0"),
-    (
-        clip(-1.0, amp.clip_grad_value_),
-        "clip_grad_value_: expected clip_value to be at least 0, got -1.0",
-    ),
-    (option("min_loss_scale", 2.0**25), f"{LIMITS} 3.35544e+07 and 1.67772e+07"),
     (
         lambda: amp.GradScaler("gpu"),
         "GradScaler: expected device to be a type of devices, as 'cuda', got 'gpu'",
@@ -764,7 +494,10 @@ TYPE_ERRORS = (
         lambda: amp.GradScaler("cpu").scale("loss"),
         "scale: expected outputs to be a tensor or a list of such, got a str",
     ),
-    (clip("1"), "clip_grad_norm_: expected max_norm to be a number, got a str"),
+    (
+        in_training(lambda _, optimizer: amp.clip_grad_norm_(optimizer, "1")),
+        "clip_grad_norm_: expected max_norm to be a number, got a str",
+    ),
     (
         in_training(lambda net, optimizer: amp.scale_loss(loss_of(net), optimizer, loss_id="0")),
         "scale_loss: expected loss_id to be an integer, got '0'",
@@ -872,10 +605,6 @@ TYPE_ERRORS = (
     (loss(1.0), "scale_loss: expected loss to be a floating-point tensor, got a float"),
     (loss(None), "scale_loss: expected loss to be a floating-point tensor, got a NoneType"),
     (loss([torch.ones(())]), "scale_loss: expected loss to be a floating-point tensor, got a list"),
-    (
-        loss(torch.ones((), dtype=torch.int64)),
-        "scale_loss: expected loss to be a floating-point tensor, got CPULongType",
-    ),
     (
         in_training(lambda net, optimizer: amp.scale_loss(optimizer, loss_of(net))),
         "scale_loss: expected optimizers to be one of them or a list, got a Tensor",
@@ -1044,16 +773,6 @@ ERRORS = (
         for name, value, error, words in OPTIONS
     ),
     (
-        lambda: amp.scale_loss(torch.ones(()), made()[1], loss_id=1),
-        IndexError,
-        "scale_loss: expected loss_id to be below num_losses, 1, got 1",
-    ),
-    (
-        lambda: amp.scale_loss(torch.ones(()), made()[1], loss_id=-1),
-        IndexError,
-        "scale_loss: expected loss_id to be below num_losses, 1, got -1",
-    ),
-    (
         sigmoid_and_bce,
         NotImplementedError,
         "binary_cross_entropy: expected float32 tensors, got 16-bit ones, whose gradients may "
@@ -1076,25 +795,11 @@ WARNINGS = (
     (lambda: a_teacher("O3"), TEACHER),
     (lambda: a_teacher("O5"), TEACHER),
     (
-        lambda: made("O0", model=linear_net().double()),
-        'initialize: expected models[0] to be in float32, got parameter "0.weight" in '
-        "float64; it is rounded to float32, and a master of it to float32",
-    ),
-    (
-        lambda: made("O2", model=linear_net().double()),
-        'initialize: expected models[0] to be in float32, got parameter "0.weight" in '
-        "float64; it is rounded to float16, and a master of it to float32",
-    ),
-    (
         stochastic_rounding,
         "initialize: expected optimizers[0] without stochastic_rounding, which is of bfloat16 "
         "parameters that have no masters, got one with it, which changes nothing; set "
         "master_weights to false, or leave it out",
     ),
-    (lambda: made("O1")[1].step(), NO_GRADS),
-    (lambda: made("O2")[1].step(), NO_GRADS),
-    (two_steps_after_one_backward, NO_GRADS),
-    (many_steps_without_a_backward, NO_GRADS),
 )
 RIGHT = (
     a_second_optimizer,
@@ -1102,23 +807,14 @@ RIGHT = (
     closed(train_with, "O2"),
     released(lambda owner: loss_of(owner.models[0]).backward()),
     released(lambda owner: owner.load_state_dict(owner.state_dict())),
-    lambda: clip_for_an_optimizer_not_given("O2", amp.clip_grad_norm_),
     lambda: initialize(linear_net().requires_grad_(False), sgd(linear_net()), opt_level="O1"),
     lambda: a_teacher("O0"),
     lambda: a_teacher("O1"),
     a_teacher_that_stays_as_it_is,
     models_that_no_optimizer_steps,
-    lambda: made("O1", model=linear_net().double()),
     lambda: stochastic_rounding(master_weights=False),
     lambda: stochastic_rounding("O4"),
     option("keep_batchnorm_fp32", "True"),
-    grad_of_the_scaled_loss,
-    lambda: an_optimizer_not_given("O1", loss_scale=1.0),
-    lambda: an_optimizer_not_given("O1", lambda net, optimizer: optimizer.zero_grad()),
-    lambda: an_optimizer_not_given("O2", lambda net, optimizer: None),
-    lambda: the_optimizer_of_another_initialize(lambda _, optimizer: optimizer.zero_grad()),
-    lambda: the_optimizer_of_another_initialize(loss_scale=1.0),
-    unscaled_by_hand,
 )
 
 

@@ -13,10 +13,12 @@ TESTING = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| ([^|]*) \| [^|]* \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 ROWS = ROW.findall(TESTING.partition("| of grads.md |")[2].partition("\n\n")[0])
 
-BY_HAND = ROOT / "tests" / "python" / "support" / "languages" / "by_hand.py"
+#: What has programs of both languages.
+LANGUAGES = ROOT / "tests" / "python" / "support" / "languages"
+BOTH = {name: LANGUAGES / f"{name}.py" for name in ("by_hand", "mistakes")}
 FILES = {
-    "C++": {path.stem: path for path in [*(ROOT / "tests/cpp").rglob("test_*.cpp"), BY_HAND]},
-    "Python": {path.stem: path for path in (ROOT / "tests/python").rglob("test_*.py")},
+    "C++": {**BOTH, **{path.stem: path for path in (ROOT / "tests/cpp").rglob("test_*.cpp")}},
+    "Python": {**BOTH, **{path.stem: path for path in (ROOT / "tests/python").rglob("test_*.py")}},
 }
 
 
@@ -36,8 +38,6 @@ def is_there(language: str, name: str) -> bool:
     suite, dot, of_suite = test.partition(".")
     if dot:
         wanted = rf"^TEST(_F|_P)?\(\s*{suite},\s*{of_suite}\)"
-    elif language == "C++" and stem != BY_HAND.stem:
-        wanted = rf'\{{"{test}",'
     else:
         wanted = rf'^(def {test}\(|    "{test}": )'
     path = FILES[language].get(stem)
@@ -63,6 +63,7 @@ def test_every_named_test_is_there():
         ("C++", "test_core_states::StatesTest.Nothing"),
         ("C++", "test_wrong_use_steps::nothing"),
         ("C++", "by_hand::nothing"),
+        ("Python", "mistakes::nothing"),
         ("Python", "test_step::test_nothing"),
         ("Python", "test_nothing::test_a_step_without_a_backward"),
     ],

@@ -2,8 +2,6 @@
 #include <torch/optim/sgd.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/optim/adam.h>
-#include <torchamp/optim/lamb.h>
-#include <torchamp/optim/novograd.h>
 #include <torchamp/optim/sgd.h>
 
 #include <memory>
@@ -18,82 +16,12 @@ using at::Tensor;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::SGD;
 
-Tensor param(at::ScalarType dtype = at::kFloat) {
-  return tensor_of({1, 2}, dtype).set_requires_grad(true);
+Tensor param() {
+  return tensor_of({1, 2}).set_requires_grad(true);
 }
 
-std::vector<Tensor> params(at::ScalarType dtype = at::kFloat) {
-  return {param(dtype)};
-}
-
-/// Makes an optimizer with an option out of its range.
-template <class Optimizer, class Options>
-WrongUse bad(const std::string& name, const Options& options, const std::string& words) {
-  return {name, [=] { Optimizer(params(), options); }, error<c10::ValueError>(words)};
-}
-
-std::vector<WrongUse> of_fused_options() {
-  using namespace optim;
-  using Adam = FusedAdamOptions;
-  using AdamW = FusedAdamWOptions;
-  using Sgd = FusedSGDOptions;
-  using NovoGrad = FusedNovoGradOptions;
-  using Lamb = FusedLAMBOptions;
-  return {
-      bad<FusedAdam>("adam_lr", Adam(-1), "^FusedAdam: expected lr to be at least 0, got -1$"),
-      bad<FusedAdam>("adam_lr_nan", Adam(kNaN),
-                     "^FusedAdam: expected lr to be at least 0, got nan$"),
-      bad<FusedAdam>("adam_beta1", Adam().betas({-0.1, 0.9}),
-                     R"(^FusedAdam: expected betas\[0\] to be in \[0, 1\), got -0.1$)"),
-      bad<FusedAdam>("adam_beta1_nan", Adam().betas({kNaN, 0.9}),
-                     R"(^FusedAdam: expected betas\[0\] to be in \[0, 1\), got nan$)"),
-      bad<FusedAdam>("adam_beta2", Adam().betas({0.9, 1}),
-                     R"(^FusedAdam: expected betas\[1\] to be in \[0, 1\), got 1$)"),
-      bad<FusedAdam>("adam_beta2_in_percent", Adam().betas({0.9, 99.9}),
-                     R"(^FusedAdam: expected betas\[1\] to be in \[0, 1\), got 99.9$)"),
-      bad<FusedAdamW>("adamw_beta2", AdamW().betas({0.9, 1}),
-                      R"(^FusedAdamW: expected betas\[1\] to be in \[0, 1\), got 1$)"),
-      bad<FusedAdam>("adam_eps", Adam().eps(-1e-8), "^FusedAdam: expected eps to be at least 0"),
-      bad<FusedAdam>("adam_weight_decay", Adam().weight_decay(-0.1),
-                     "^FusedAdam: expected weight_decay to be at least 0, got -0.1$"),
-      bad<FusedAdamW>("adamw_lr", AdamW(-1), "^FusedAdamW: expected lr to be at least 0, got -1$"),
-      bad<FusedAdamW>("adamw_weight_decay", AdamW().weight_decay(kNaN),
-                      "^FusedAdamW: expected weight_decay to be at least 0, got nan$"),
-      bad<FusedSGD>("sgd_lr", Sgd(-1), "^FusedSGD: expected lr to be at least 0, got -1$"),
-      bad<FusedSGD>("sgd_momentum", Sgd(0.1).momentum(-0.9),
-                    "^FusedSGD: expected momentum to be at least 0, got -0.9$"),
-      bad<FusedSGD>("sgd_momentum_nan", Sgd(0.1).momentum(kNaN),
-                    "^FusedSGD: expected momentum to be at least 0, got nan$"),
-      bad<FusedSGD>("sgd_dampening_nan", Sgd(0.1).dampening(kNaN),
-                    "^FusedSGD: expected dampening to be at least -inf, got nan$"),
-      bad<FusedSGD>("sgd_weight_decay", Sgd(0.1).weight_decay(-1),
-                    "^FusedSGD: expected weight_decay to be at least 0, got -1$"),
-      bad<FusedSGD>("sgd_nesterov_alone", Sgd(0.1).nesterov(true),
-                    "^FusedSGD: expected a positive momentum and no dampening with nesterov, got "
-                    "momentum 0 and dampening 0$"),
-      bad<FusedSGD>("sgd_nesterov_dampened", Sgd(0.1).nesterov(true).momentum(0.9).dampening(0.5),
-                    "with nesterov, got momentum 0.9 and dampening 0.5$"),
-      {"sgd_a_negative_dampening",
-       [] { FusedSGD(params(), Sgd(0.1).momentum(0.9).dampening(-0.5)); }, right()},
-      bad<FusedNovoGrad>("novograd_lr", NovoGrad(-1), "^FusedNovoGrad: expected lr to be at least"),
-      bad<FusedNovoGrad>("novograd_betas", NovoGrad().betas({1, 0.9}),
-                         R"(^FusedNovoGrad: expected betas\[0\] to be in \[0, 1\), got 1$)"),
-      bad<FusedNovoGrad>("novograd_eps", NovoGrad().eps(-1),
-                         "^FusedNovoGrad: expected eps to be at least 0, got -1$"),
-      bad<FusedNovoGrad>("novograd_weight_decay", NovoGrad().weight_decay(-1),
-                         "^FusedNovoGrad: expected weight_decay to be at least 0, got -1$"),
-      bad<FusedLAMB>("lamb_lr", Lamb(-1), "^FusedLAMB: expected lr to be at least 0, got -1$"),
-      bad<FusedLAMB>("lamb_betas", Lamb().betas({0.9, -1}),
-                     R"(^FusedLAMB: expected betas\[1\] to be in \[0, 1\), got -1$)"),
-      bad<FusedLAMB>("lamb_eps", Lamb().eps(kNaN),
-                     "^FusedLAMB: expected eps to be at least 0, got nan$"),
-      bad<FusedLAMB>("lamb_weight_decay", Lamb().weight_decay(-1),
-                     "^FusedLAMB: expected weight_decay to be at least 0, got -1$"),
-      bad<FusedLAMB>("lamb_max_grad_norm", Lamb().max_grad_norm(-1),
-                     "^FusedLAMB: expected max_grad_norm to be at least 0, got -1$"),
-      bad<FusedLAMB>("lamb_max_grad_norm_nan", Lamb().max_grad_norm(kNaN),
-                     "^FusedLAMB: expected max_grad_norm to be at least 0, got nan$"),
-  };
+std::vector<Tensor> params() {
+  return {param()};
 }
 
 optim::StorageOptions stored_in(at::ScalarType dtype) {
@@ -282,8 +210,6 @@ TEST_P(WrongUseOfFusedTest, GetsItsOutcome) {
   check(GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Options, WrongUseOfFusedTest, ::testing::ValuesIn(of_fused_options()),
-                         name_of);
 INSTANTIATE_TEST_SUITE_P(Fused, WrongUseOfFusedTest, ::testing::ValuesIn(of_fused()), name_of);
 INSTANTIATE_TEST_SUITE_P(GradScaler, WrongUseOfFusedTest, ::testing::ValuesIn(of_grad_scaler()),
                          name_of);

@@ -95,9 +95,12 @@ class Backward:
     train, its loss reaches too. closure_of: the optimizer that calls it in a step.
 
     Where both languages follow it, its loss may be of the layers too: "entropy" or "square" of
-    their output, or "inner", which does not reach the last; and too small for grads of 16 bits.
-    ends may be "hook", midway by an exception, "unscaled", of the loss itself, or "late", once more
-    after the block.
+    their output, the "outputs" themselves, or "inner", which does not reach the last; of another
+    dtype; and too small for grads of 16 bits. ends may be "hook", midway by an exception, or a call
+    that is refused there: "clip_norm", "clip_value", "release". Or it says whose the backward is:
+    "unscaled", of the loss itself; of "another" loss; of what is made of the scaled loss, "part";
+    "freed", of a graph that it frees; "grad", of torch.autograd.grad; "outside" of scale_loss.
+    late: one more after the block.
     """
 
     loss: int
@@ -118,6 +121,8 @@ class Backward:
     closure_of: Any = None
     layers: str | None = None
     is_tiny: bool = False
+    dtype: torch.dtype | None = None
+    late: bool = False
 
     def of_masters(self, params: list[int]) -> Backward:
         """One that reaches these alone, with other coefficients."""

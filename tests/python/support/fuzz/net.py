@@ -38,6 +38,7 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "sliced": lambda: Holder(torch.zeros(3, 4)[:, ::2]),
     #: What no optimizer has at first; frozen.
     "extra": lambda: Holder(torch.zeros(2)),
+    "wide": lambda: Holder(torch.zeros(2, dtype=torch.float64)),
 }
 
 

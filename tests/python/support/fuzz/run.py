@@ -24,9 +24,6 @@ from torchamp import amp
 #: Loss scales before the events.
 SCALES = (512.0, 64.0, 128.0)
 
-#: What ends a block, and by which exception.
-ENDS = {"raise": KeyError, "hook": KeyError, "scale_loss": RuntimeError, "step": RuntimeError}
-
 
 class Different(Exception):
     """torchamp and the mirror are."""
@@ -44,13 +41,20 @@ def raise_key_error(*_: Any) -> None:
 class Run:
     """Its methods are the events, and take what the mirror's do."""
 
+    #: What ends a block, and by which exception.
+    ends = {"raise": KeyError, "hook": KeyError, "scale_loss": RuntimeError, "step": RuntimeError}
+    amp: torchamp.Amp | None = None
+
     def __init__(self, setup: Setup) -> None:
+        self.setup, self.optimizers = setup, []
         self.model = Net(setup.parts)
         self.params = list(self.model.parameters())
         for i in setup.frozen:
             self.params[i].requires_grad_(False)
-        self.optimizers = self.made(setup.optimizers)
-        self.initialize(setup.level, setup.overrides)
+
+    def begin(self) -> None:
+        self.optimizers = self.made(self.setup.optimizers)
+        self.initialize(self.setup.level, self.setup.overrides)
 
     def made(self, recipes: tuple[Recipe, ...]) -> list[Optimizer]:
         return [recipe.make(recipe.type, self.params) for recipe in recipes]
@@ -101,6 +105,8 @@ class Run:
             self.model.hidden.register_hook(raise_key_error)
         if call.layers == "inner":
             return self.model.hidden.float().square().mean()
+        if call.layers == "outputs":
+            return output
         if call.layers == "square":
             return output.square().mean()
         return torch.nn.functional.cross_entropy(output, target)
@@ -129,26 +135,31 @@ class Run:
         flags = {"delay_unscale": call.delayed, "delay_overflow_check": call.deferred}
         value, of = self.loss(call), call.of
         with self.must_end(call.ends):
-            with self.amp.scale_loss(value, of, call.loss, **flags) as scaled_loss:
+            with amp.scale_loss(value, of, call.loss, **flags) as scaled_loss:
                 self.zero_in_block(call.zero_inside, of)
-                if call.ends == "unscaled":
-                    value.backward(retain_graph=True)
-                elif call.ends != "empty":
-                    scaled_loss.backward(retain_graph=True)
-                if call.twice and call.ends != "empty":
-                    scaled_loss.backward()
+                self.backward_in_block(call, value, scaled_loss)
                 self.end_block(call.ends, value, of)
-        if call.ends == "late":
+        if call.late:
             scaled_loss.backward()
         return value
+
+    def backward_in_block(
+        self, call: Backward, loss: torch.Tensor, scaled_loss: torch.Tensor
+    ) -> None:
+        if call.ends == "unscaled":
+            loss.backward(retain_graph=True)
+        elif call.ends != "empty":
+            scaled_loss.backward(retain_graph=call.ends != "freed")
+        if call.twice and call.ends != "empty":
+            scaled_loss.backward()
 
     @contextlib.contextmanager
     def must_end(self, ends: str | None) -> Any:
         try:
             yield
-        except ENDS.get(ends, ()):
+        except self.ends.get(ends, ()):
             return
-        expect(ends not in ENDS, f"expected the block to be ended by an exception: {ends}")
+        expect(ends not in self.ends, f"expected the block to be ended by an exception: {ends}")
 
     def end_block(self, ends: str | None, loss: torch.Tensor, of: list[Optimizer]) -> None:
         if ends == "raise":
@@ -221,8 +232,10 @@ class Run:
 
     def edit(self, of: Optimizer, how: str) -> None:
         for param in amp.master_params(of):
-            if param.grad is not None:
-                param.grad.neg_() if how == "negate" else param.grad.fill_(3 / 64)
+            if param.grad is not None and how == "fill":
+                param.grad.fill_(3 / 64)
+            elif param.grad is not None:
+                (param.grad.data if how == "data" else param.grad).neg_()
 
     def look(self, of: Optimizer) -> dict[int, torch.Tensor | None]:
         found = {id(master): master.grad for master in list(amp.master_params(of))}

@@ -15,6 +15,8 @@ ONLY_PYTHON = {
     *("snapshot", "restore", "copy", "module", "steal", "write_masters", "assign"),
     *("group", "pop_group", "push_group"),
 }
+#: How a backward ends, beside what the mirror follows.
+ENDS = ({"ends": "hook"}, {"late": True}, {"ends": "unscaled"})
 LIBTORCH: dict[str, dict[str, list]] = {
     "SGD": {"momentum": [0.0, 0.875]},
     #: LibTorch rounds beta1's average in another order than torch does, unless beta1 is 0.
@@ -137,11 +139,11 @@ class LanguagesDraw(Draw):
         if "layers" in args:
             args["reach"] = self.some(args["reach"], 0.2)
             if self.chance.random() < 0.06:
-                args["ends"] = self.chance.choice(["hook", "late", "unscaled"])
+                args.pop("ends", None), args.update(self.chance.choice(ENDS))
         if self.storms and args["reach"] and self.chance.random() < 0.5:
             args["inf_in"] = self.chance.choice(args["reach"])
         if "closure_of" in args:
-            args.pop("ends", None)
+            args.pop("ends", None), args.pop("late", None)
         if "masters_of" in args:
             args["masters_of"] = self.chance.choice(args["of"])
             args.pop("delayed", None)

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from fuzz.events import Event, Program, Recipe
-from fuzz.run import Different, Run
 
+from languages.python_run import LanguagesRun
 from torchamp import amp
 
 ROOT = Path(__file__).parents[4]
@@ -27,8 +29,30 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 #: Which values a program sees that training keeps.
 KEPT = ("params.", "masters.", "optimizers.")
 
-#: What can be seen after an event, by name: numbers as text.
+#: What can be seen after an event, by name: numbers as text; "raised": the error's type and words;
+#: "warned.0": the words of a warning.
 Seen = dict[str, str]
+
+#: What C++ says otherwise than Python, and Python's words, with the groups of C++'s.
+OTHER_WORDS = {
+    r"RuntimeError: add_param_group: expected parameters that are in no group yet, got one of "
+    r"sizes \[.*\] that the optimizer steps already": (
+        "ValueError: some parameters appear in more than one parameter group"
+    ),
+    r"ValueError: scale_loss: expected optimizers\[1\] to come from the initialize of "
+    r"optimizers\[0\], got one from another initialize": (
+        "RuntimeError: scale_loss: expected optimizers[1] to come from the same initialize as the "
+        "others, got one from another"
+    ),
+    r"(.* got one of (O.); initialize at \2 to load it)": (
+        r"\1, or load its state dicts by torch.load"
+    ),
+    r"(RuntimeError: one of the variables .* operation: )\[CPU(\w+)Type (.*)": (
+        r"\1[torch.\2Tensor \3"
+    ),
+}
+#: What C++ must call Optimizer::step and Optimizer::add_param_group.
+WITHOUT_CLASS = re.compile(r"(?<!::)\b(step|add_param_group): ")
 
 
 def lines(program: Program) -> list[str]:
@@ -93,36 +117,59 @@ def followed(programs: Sequence[Program]) -> list[list[Seen]]:
 def parsed(events: str) -> list[Seen]:
     """What was printed after each event."""
     return [
-        dict(line.partition(":")[::2] for line in printed.splitlines())
+        dict(in_pythons_words(*line.partition(":")[::2]) for line in printed.splitlines())
         for printed in events.split("after\n")[1:]
     ]
+
+
+def in_pythons_words(name: str, value: str) -> tuple[str, str]:
+    """What C++ tells, as Python tells it: without an optimizer's class, and with a point."""
+    if not name.startswith(("raised", "warned")):
+        return name, value
+    sentence = WITHOUT_CLASS.sub(r"\1 without its class: ", value[1:]).replace("Optimizer::", "")
+    for words, others in OTHER_WORDS.items():
+        sentence = re.sub(f"^{words}$", others, sentence)
+    return name, sentence.replace("amp::", "amp.")
 
 
 def in_python(program: Program) -> list[Seen]:
     """The same in Python."""
     torch.manual_seed(3)
-    run = Run(program.setup)
+    run = LanguagesRun(program.setup)
     try:
-        return [seen(run), *(after(run, event) for event in program.events)]
+        return [after(run, event) for event in (Event("begin"), *program.events)]
     finally:
         run.close()
 
 
-def after(run: Run, event: Event) -> Seen:
-    """What can be seen after the event: what it has returned, and what it has done."""
+def after(run: LanguagesRun, event: Event) -> Seen:
+    """What can be seen after the event: what it has returned, or how it has failed, what it has
+    warned of, and what it has done."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        first = followed_by(run, event)
+    warned = {f"warned.{i}": str(warning.message) for i, warning in enumerate(caught)}
+    return {**first, **warned, **seen(run)}
+
+
+def followed_by(run: LanguagesRun, event: Event) -> Seen:
     try:
         found = event.by(run)
         told = {f"found.{i}": each for i, each in found.items()} if event.name == "look" else {}
         if event.name in ("backward", "clip_norm"):
             told["found"] = found
-        first = {name: text(tensor) for name, tensor in told.items() if tensor is not None}
-    except (Different, KeyError, RuntimeError, ValueError):
-        first = {"raised": ""}
-    return {**first, **seen(run)}
+        return {name: text(tensor) for name, tensor in told.items() if tensor is not None}
+    except Exception as error:
+        return {"raised": in_cpps_numbers(f"{type(error).__name__}: {error}".replace("\n", " "))}
 
 
-def seen(run: Run) -> Seen:
-    shown = {f"scalers.{i}": numbers(s.state()) for i, s in enumerate(run.amp.loss_scalers)}
+def in_cpps_numbers(sentence: str) -> str:
+    """C++ writes 1.0 as 1."""
+    return re.sub(r"(?<=\d)\.0(?!\d)", "", sentence)
+
+
+def seen(run: LanguagesRun) -> Seen:
+    shown = {} if run.amp is None else of_training(run)
     in_float32 = run.model.state_dict()
     tensors = {f"buffers.{name}": buffer for name, buffer in run.model.named_buffers()}
     for name, param in run.model.named_parameters():
@@ -132,13 +179,17 @@ def seen(run: Run) -> Seen:
         for i, optimizer in enumerate(run.optimizers):
             for key, state in optimizer.state.get(param, {}).items():
                 tensors[f"optimizers.{i}.{name}.{key}"] = state
+    return {**shown, **{name: text(each) for name, each in tensors.items() if each is not None}}
+
+
+def of_training(run: LanguagesRun) -> Seen:
+    shown = {f"scalers.{i}": numbers(s.state()) for i, s in enumerate(run.amp.loss_scalers)}
     for i, optimizer in enumerate(run.optimizers):
         known = amp.telemetry(optimizer)
         stepped = -1 if known.stepped is None else known.stepped
         counts = [known.steps, known.skipped_steps, stepped]
         shown[f"optimizers.{i}.telemetry"] = numbers([*counts, *known.loss_scales])
-    tensors_seen = {name: text(tensor) for name, tensor in tensors.items() if tensor is not None}
-    return {**shown, **tensors_seen}
+    return shown
 
 
 def text(tensor: Any) -> str:
@@ -150,13 +201,14 @@ def numbers(values: Sequence[float]) -> str:
 
 
 def difference(program: Program, cpp: list[Seen], python: list[Seen]) -> str:
-    """The first event after which the two differ, and in what; empty if they never do."""
+    """The first event after which the two differ, and in what; empty if they never do. C++ warns of
+    one thing once for all optimizers, and of steps of the wrapped one."""
     events = ["setup", *map(str, program.events)]
     for i, (event, one, other) in enumerate(zip(events, cpp, python)):
         names = [
             f"{name} is{one.get(name, ' none')} in C++ and{other.get(name, ' none')} in Python"
             for name in {**one, **other}
-            if one.get(name, "none") != other.get(name, "none")
+            if one.get(name, "none") != other.get(name, "none") and not name.startswith("warned")
         ]
         if "crashed" in one:
             return f"after event {i}, {event}: C++ crashed with{one['crashed']}"

@@ -40,6 +40,7 @@ class Pair:
     def __init__(self, setup: Setup) -> None:
         self.mirror = Mirror(setup)
         self.run = Run(setup)
+        self.run.begin()
 
     def follow(self, event: Event) -> None:
         """Raises Different, or Undetermined before anything is done."""
