@@ -1,4 +1,4 @@
-// Runs programs of tests/python/support on stdin, as languages.py writes them, and prints after
+// Runs programs of tests/python/support on stdin, as languages/runs.py writes them, and prints after
 // every event what a program can see. test_languages.py compares it with what Python sees.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
@@ -48,7 +48,7 @@ using OptimizerPtr = std::unique_ptr<torch::optim::Optimizer>;
 using Params = std::vector<Tensor>;
 using Numbers = std::vector<int64_t>;
 
-/// Integers times this are grads and values, as in fuzz_events.py.
+/// Integers times this are grads and values, as in fuzz/net.py.
 constexpr double kUnit = 1.0 / 64;
 constexpr int64_t kLargest = 7;
 /// Loss scales before the events.
@@ -297,7 +297,7 @@ struct Raised {};
 constexpr char kMidway[] = "in the middle of a backward";
 
 /// One training: does to a net and its optimizers what an event says. Its methods are those of Run
-/// in fuzz_run.py, and of what that is derived from.
+/// in fuzz/run.py.
 class Run {
  public:
   Run(const Args& args, const std::vector<Args>& recipes) : net_(split(args.text("parts"), ',')) {

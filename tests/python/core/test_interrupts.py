@@ -49,6 +49,11 @@ KINDS = (
     Kind("O2", optimizers.FusedAdam),
     Kind("O2", optimizers.FusedSGD, (("momentum", 0.5),)),
 )
+every_kind = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.soak] * (kind.level != "O2")) for kind in KINDS],
+    ids=str,
+)
 
 
 class Run:
@@ -147,7 +152,7 @@ def places(kind: Kind, overflows: bool, event: str) -> Iterator[tuple[int, Run]]
 
 @pytest.mark.parametrize("event", ["line", pytest.param("opcode", marks=pytest.mark.soak)], ids=str)
 @pytest.mark.parametrize("overflows", [False, True], ids=["clean", "overflow"])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@every_kind
 def test_an_interrupted_iteration_took_place_or_did_not(kind, overflows, event):
     course = course_of(kind)
     interruptions = 0
@@ -167,7 +172,7 @@ def test_an_interrupted_iteration_took_place_or_did_not(kind, overflows, event):
     assert interruptions > 50
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@every_kind
 def test_the_first_iteration_may_be_interrupted(kind):
     course = course_of(kind)
     for at in range(1, sys.maxsize):
