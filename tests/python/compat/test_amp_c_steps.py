@@ -3,7 +3,8 @@
 import amp_C
 import pytest
 import torch
-from compat.lists import GRADS, assert_equal, draw, stepped_by, zeros
+from compat.lists import GRADS, draw, stepped_by, zeros
+from compat.optimizers import assert_equal
 
 from torchamp import ops, optimizers
 

@@ -49,6 +49,11 @@ KINDS = (
     Kind("O2", optimizers.FusedAdam),
     Kind("O2", optimizers.FusedSGD, (("momentum", 0.5),)),
 )
+every_kind = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.soak] * (kind.level != "O2")) for kind in KINDS],
+    ids=str,
+)
 
 
 class Run:

@@ -26,8 +26,3 @@ def stepped_by(make, values, grads):
             param.grad = grad.clone()
         optimizer.step()
     return [param.detach() for param in params]
-
-
-def assert_equal(got, expected):
-    for a, b in zip(got, expected):
-        assert torch.equal(a, b)

@@ -90,9 +90,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Backward:
-    """What a backward is told, with optimizers for numbers. ends: "empty" without one; "raise",
-    "scale_loss", "step": by that exception. masters_of: the optimizer whose masters, all that
-    train, its loss reaches too. closure_of: the optimizer that calls it in a step.
+    """What a backward is told, by Event.by(). ends: "empty" without one; "raise", "scale_loss",
+    "step": by that exception. masters_of: the optimizer whose masters, all that train, its loss
+    reaches too. closure_of: the optimizer that calls it in a step.
 
     Where both languages follow it, its loss may be of the layers too: "entropy" or "square" of
     their output, the "outputs" themselves, or "inner", which does not reach the last; of another

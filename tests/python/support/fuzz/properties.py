@@ -54,5 +54,5 @@ PROPERTIES = {
 def check(name: str, first: int, count: int) -> None:
     """Raises AssertionError if the property does not hold of one of so many seeds."""
     for seed, what in PROPERTIES[name].found(range(first, first + count)):
-        replay = f"python -m fuzz {name} --seed {seed} --shrink"
+        replay = f"PYTHONPATH=tests/python/support python -m fuzz {name} --seed {seed} --shrink"
         raise AssertionError(f"seed {seed}: {what}\nrun `{replay}`")

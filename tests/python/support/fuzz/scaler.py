@@ -11,6 +11,7 @@ from mirror.state import counterpart
 from fuzz.draw import Draw
 from fuzz.events import Backward
 from fuzz.net import INF, Net, drawn_coefs
+from fuzz.run import stepped_by
 from torchamp import amp
 
 START, ITERATIONS = 1024.0, 8
@@ -73,8 +74,8 @@ class Loop:
             self.nets[1](grads, names).backward()
 
     def is_finite(self, optimizer: torch.optim.Optimizer) -> bool:
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        return all(param.grad is None or bool(param.grad.abs().lt(INF).all()) for param in params)
+        grads = [param.grad for param in stepped_by(optimizer)]
+        return all(grad is None or bool(grad.abs().lt(INF).all()) for grad in grads)
 
     def step(
         self, optimizer: torch.optim.Optimizer, plain: torch.optim.Optimizer, skips: bool
@@ -88,10 +89,9 @@ class Loop:
             plain.step()
 
     def halve_grads(self, optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    param.grad.mul_(0.5)
+        for param in stepped_by(optimizer):
+            if param.grad is not None:
+                param.grad.mul_(0.5)
 
     def note_scale(self, is_bad: bool) -> None:
         self.clean = 0 if is_bad else self.clean + 1

@@ -57,28 +57,24 @@ WITHOUT_CLASS = re.compile(r"(?<!::)\b(step|add_param_group): ")
 
 def lines(program: Program) -> list[str]:
     """The setup and each event, as C++ reads them."""
-    setup = program.setup
-    args = {"parts": setup.parts, "frozen": setup.frozen, "level": setup.level, **setup.overrides}
-    events = [line(event.name, event.args) for event in program.events]
-    return [line("setup", {**args, "optimizers": setup.optimizers}), *events]
+    return [line(event) for event in (Event("setup", vars(program.setup)), *program.events)]
 
 
-def line(name: str, args: dict[str, Any]) -> str:
-    given = dict(args)
-    given.update(given.pop("overrides", {}))
-    recipes = given.pop("optimizers", ())
-    if name in ("setup", "phase"):
-        given.setdefault("num_losses", 1)
-    return ";".join([" ".join([name, *words(given)]), *map(recipe_line, recipes)])
+def line(event: Event) -> str:
+    given = dict(event.args)
+    recipes = [recipe_line(recipe) for recipe in given.pop("optimizers", ())]
+    if "overrides" in given:
+        given.update({"num_losses": 1, **given.pop("overrides")})
+    return ";".join([f"{event.name} {words(given)}", *recipes])
 
 
 def recipe_line(recipe: Recipe) -> str:
     groups = "|".join(map(word, recipe.groups))
-    return " ".join(words({"kind": recipe.kind, "groups": groups, **recipe.options}))
+    return words({"kind": recipe.kind, "groups": groups, **recipe.options})
 
 
-def words(args: dict[str, Any]) -> Iterator[str]:
-    yield from (f"{key}={word(value)}" for key, value in args.items() if value is not None)
+def words(args: dict[str, Any]) -> str:
+    return " ".join(f"{key}={word(value)}" for key, value in args.items() if value is not None)
 
 
 def word(value: Any) -> str:

@@ -6,32 +6,20 @@ from typing import Any
 
 import torch
 from fuzz.events import Event, Program, Setup
-from fuzz.run import Different, Run, expect
+from fuzz.run import Different, Run, expect, stepped_by
 
 from mirror.rule import Mirror
-from mirror.state import Param, Refused
+from mirror.state import Refused
 from torchamp._load import _C
 
 #: Of optimizers that are not torch's own code, and of what was clipped: relative and absolute.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
-def compare_found(what: str, found: dict, expected: dict, mirror: Mirror) -> None:
-    for i, tensor in expected.items():
-        expect(found[i] is not None, f"{what} {i} is not there")
-        param = mirror.params[i]
-        held = tensor.to(param.dtype) if param.is_narrow else tensor
-        check_close(f"{what} {i}", found[i], held, mirror)
-
-
-def check_close(name: str, found: torch.Tensor, expected: torch.Tensor, mirror: Mirror) -> None:
-    found, expected = found.detach().to(expected.dtype), expected.detach()
-    expect(found.shape == expected.shape, f"{name} is of {found.shape}, not {expected.shape}")
-    if torch.equal(found, expected):
-        return
-    tolerance = TOLERANCE[expected.dtype] if mirror.is_approximate else 0.0
-    is_close = torch.isclose(found, expected, tolerance, tolerance, True)
-    expect(is_close.all(), f"{name} is {found.tolist()} for {expected.tolist()}")
+def expect_same(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Bit for bit, but for NaNs."""
+    is_same = torch.equal(found.nan_to_num(), expected.nan_to_num())
+    expect(is_same, f"{what} is {found.tolist()} for {expected.tolist()}")
 
 
 class Pair:
@@ -53,17 +41,18 @@ class Pair:
             expected, is_refused = None, True
         found = self.found(event, is_refused)
         if isinstance(expected, dict):
-            compare_found(event.name, found, expected, self.mirror)
+            self.compare_found(event.name, found, expected)
         elif expected is not None:
             is_narrow = any(param.is_narrow for param in self.mirror.params)
             dtype = torch.bfloat16 if is_narrow else torch.float32
-            check_close("the norm", found.to(dtype), expected.to(dtype), self.mirror)
+            self.compare("the norm", found.to(dtype), expected.to(dtype))
             self.resynchronize_clipped(event.args.get("of", []))
-        if event.name == "backward":
-            self.compare_read(event.args["reach"], held)
+        if event.name == "backward":  # what the forward has found in the model
+            for i, read in zip(event.args["reach"], self.run.model.read):
+                expect_same(f"parameter {i} in a forward", read, held[i])
         self.check_keys()
         if event.name != "write_masters":  # the next event must find them
-            self.compare()
+            self.compare_params()
         self.compare_grads()
         of = event.args["of"] if event.name == "step" else event.args.get("closure_of")
         if of is not None and not is_refused:
@@ -80,31 +69,39 @@ class Pair:
         expect(not is_refused, "did not raise")
         return found
 
-    def compare_read(self, reach: list[int], held: list[torch.Tensor]) -> None:
-        """What the forward of a loss has found in the model."""
-        for i, read in zip(reach, self.run.model.read):
-            is_same = torch.equal(read.nan_to_num(), held[i].nan_to_num())
-            expect(
-                is_same, f"forward read {read.tolist()} of parameter {i}, not {held[i].tolist()}"
-            )
+    def compare(self, name: str, found: torch.Tensor, expected: torch.Tensor) -> None:
+        found, expected = found.detach().to(expected.dtype), expected.detach()
+        expect(found.shape == expected.shape, f"{name} is of {found.shape}, not {expected.shape}")
+        if torch.equal(found, expected):
+            return
+        tolerance = TOLERANCE[expected.dtype] if self.mirror.is_approximate else 0.0
+        is_close = torch.isclose(found, expected, tolerance, tolerance, True)
+        expect(is_close.all(), f"{name} is {found.tolist()} for {expected.tolist()}")
 
-    def compare(self) -> None:
+    def compare_found(self, what: str, found: dict, expected: dict) -> None:
+        for i, tensor in expected.items():
+            expect(found[i] is not None, f"{what} {i} is not there")
+            param = self.mirror.params[i]
+            self.compare(f"{what} {i}", found[i], param.rounded(tensor))
+
+    def compare_params(self) -> None:
         in_float32 = self.run.model.state_dict()
         for i, name in self.run.names().items():
-            param = self.mirror.params[i]
-            value = param.value if param.has_master else param.in_model
+            param, in_model = self.mirror.params[i], self.run.params[i].detach()
+            value = param.rounded(param.value)
             expect(in_float32[name].dtype == torch.float32, f"{name} is not saved in float32")
             found = in_float32[name].to(value.dtype)
-            check_close(name, found, value, self.mirror)
-            if self.mirror.is_approximate:
-                self.resynchronize(param, found)
-            self.compare_in_model(name, self.run.params[i].detach(), param)
+            self.compare(name, found, value)
+            if self.mirror.is_approximate:  # so that no rounding differs later
+                with torch.no_grad():
+                    param.value.copy_(found)
+            expect(in_model.dtype == param.dtype, f"{name} is of {in_model.dtype}")
+            expect_same(f"{name} in the model", in_model, param.in_model)
 
     def check_keys(self) -> None:
         """Groups and states are of the model's parameters."""
         for optimizer in self.run.optimizers:
-            held = [param for group in optimizer.param_groups for param in group["params"]]
-            for param in (*held, *optimizer.state):
+            for param in (*stepped_by(optimizer), *optimizer.state):
                 is_models = any(param is each for each in self.run.params)
                 expect(is_models, f"{list(param.shape)} in groups or state is not the model's")
 
@@ -114,19 +111,7 @@ class Pair:
             if param.is_shown:
                 grad = self.run.params[i].grad
                 expect(grad is not None, f"grad {i} is None for {param.sum.tolist()}")
-                check_close(f"grad {i}", grad, param.sum.to(grad.dtype), self.mirror)
-
-    def compare_in_model(self, name: str, found: torch.Tensor, param: Param) -> None:
-        expect(found.dtype == param.dtype, f"{name} is of {found.dtype}")
-        expect(
-            torch.equal(found.nan_to_num(), param.in_model.nan_to_num()),
-            f"{name} in the model is {found.tolist()} for {param.in_model.tolist()}",
-        )
-
-    def resynchronize(self, param: Any, found: torch.Tensor) -> None:
-        """So that no rounding differs later."""
-        with torch.no_grad():
-            param.value.copy_(found)
+                self.compare(f"grad {i}", grad, param.sum.to(grad.dtype))
 
     def resynchronize_clipped(self, of: list[int]) -> None:
         """So that later grads do not cancel all but the rounding of clipped ones of 16 bits."""
@@ -138,20 +123,15 @@ class Pair:
             is_lazy = param.has_master and any(user.is_lazy for user in param.users)
             is_narrow = not (is_lazy or grad is None or grad.dtype == torch.float32)
             if is_narrow and param.sum is not None and is_clipped and not is_discarded:
-                check_close(f"grad {i}", grad, param.sum.to(grad.dtype), self.mirror)
+                self.compare(f"grad {i}", grad, param.sum.to(grad.dtype))
                 param.sum = grad.to(param.sum.dtype, copy=True)
 
     def compare_masters(self, of: int) -> None:
         """Those of the optimizer that has stepped."""
-        stepped = self.mirror.optimizers[of].params
-        for i, param in enumerate(self.mirror.params):
-            if param in stepped:
-                master = _C.stepped_for(self.run.params[i])
-                value = param.value if param.has_master else param.in_model
-                check_close(f"master {i}", master, value, self.mirror)
-
-    def close(self) -> None:
-        self.run.close()
+        for param in self.mirror.optimizers[of].params:
+            i = self.mirror.params.index(param)
+            master = _C.stepped_for(self.run.params[i])
+            self.compare(f"master {i}", master, param.rounded(param.value))
 
 
 def failure(program: Program) -> str:
@@ -164,5 +144,5 @@ def failure(program: Program) -> str:
             except Different as difference:
                 return f"after event {number}, {event}: {difference}"
     finally:
-        pair.close()
+        pair.run.close()
     return ""

@@ -69,12 +69,6 @@ class Mirror(Structure):
             for param in stepped.params:
                 param.is_unnoticed = False
 
-    def notice_writes(self, given: Sequence[Stepped]) -> None:
-        for stepped in given:
-            for param in stepped.params:
-                param.before_writes.clear()
-                param.is_ahead = False
-
     # ---- events
 
     def backward(self, **args: Any) -> None:
@@ -138,11 +132,8 @@ class Mirror(Structure):
         require(is_clear, "a closure that may be refused")
         if self.is_dynamic and stepped.recipe.kind == "OwnList":
             raise Refused
-        really = self, args, stepped
-        for mirror, told, of in (
-            copy.deepcopy(really),
-            really,
-        ):  # whether it is determined; then so
+        real = self, args, stepped
+        for mirror, told, of in (copy.deepcopy(real), real):  # the copy may be undetermined
             mirror.backward(**told)
             mirror.step(of)
 
@@ -226,26 +217,24 @@ class Mirror(Structure):
             elif not delayed and stepped.delayed:
                 stepped.delayed = None
 
-    def step(
-        self, of: Stepped, halves: list[Param] | None = None
-    ) -> dict[int, torch.Tensor] | None:
+    def step(self, of: Stepped, halves: list[Param] | None = None) -> Any:
         """halves: hooks read grads and states before and after it, and first halve these grads."""
-        stepped, params = of, distinct(of.params)
         require(of.delayed is not None and not of.is_unclear, "delayed or not")
-        self.check_taking(stepped, params)
-        shown = self.halve_grads(stepped, halves or [])
-        if stepped.delayed or any(param.is_stray or param.is_spoilt for param in params):
-            self.notice([stepped])
+        params = distinct(of.params)
+        self.check_taking(of, params)
+        shown = self.halve_grads(of, halves or [])
+        if of.delayed or any(param.is_stray or param.is_spoilt for param in params):
+            self.notice([of])
             raise Refused
-        if stepped.overflow:
-            self.skip(stepped, params)
+        if of.overflow:
+            self.skip(of, params)
         else:
-            self.take(stepped, params)
-        self.notice([stepped])
-        self.notice_writes([stepped])
-        stepped.clear_overflow()
+            self.take(of, params)
+        self.notice([of])
+        of.clear_overflow()
         for param in params:
-            param.is_data_written = False
+            param.before_writes.clear()
+            param.is_ahead = param.is_data_written = False
         return None if halves is None else shown
 
     def halve_grads(self, stepped: Stepped, halves: list[Param]) -> dict[int, torch.Tensor]:

@@ -78,6 +78,10 @@ class Param:
     def in_model(self) -> torch.Tensor:
         return self.value.detach().to(self.dtype)
 
+    def rounded(self, value: torch.Tensor) -> torch.Tensor:
+        """To what is held of it: 16 bits, unless there is a master."""
+        return value.detach().to(self.dtype) if self.is_narrow else value
+
     def write(self, value: torch.Tensor) -> None:
         with torch.no_grad():
             self.value.copy_(value.to(self.dtype))
@@ -122,8 +126,7 @@ class Param:
 
     def release(self) -> None:
         """As amp.release: it is float32, and has no grad."""
-        if self.is_narrow:
-            self.value = self.in_model.float()
+        self.value = self.rounded(self.value).float()
         self.forget()
         self.may_be_zeros = self.was_discarded = self.is_ahead = self.is_dirty = False
         self.is_data_written = False

@@ -231,9 +231,8 @@ class Structure:
         require(not is_written, "masters and model both written")
         self.access(of)
         for param in params:
-            held = param.value if param.has_master else param.in_model
             with torch.no_grad():
-                param.value.copy_(held * 0.75 + 2.0**-13)
+                param.value.copy_(param.rounded(param.value) * 0.75 + 2.0**-13)
             param.is_ahead = True
 
     def save(self) -> None:
@@ -265,9 +264,8 @@ class Structure:
     def set_values(self, values: list[torch.Tensor]) -> None:
         for param, value in zip(self.params, values):
             if param.is_in_model:
-                held = value.to(param.dtype) if param.is_narrow else value
                 with torch.no_grad():
-                    param.value.copy_(held)
+                    param.value.copy_(param.rounded(value))
                 param.before_writes.clear()
 
     def snapshot(self) -> None:

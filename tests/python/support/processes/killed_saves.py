@@ -1,4 +1,4 @@
-"""processes.killed_saves <path> <kills>: kills a process that saves over one path, again and again.
+"""killed_saves.py <path> <kills>: kills a process that saves over one path, again and again.
 
 Each save's parameters are all equal, to the number of the save. Prints the numbers that were loaded
 after each kill.

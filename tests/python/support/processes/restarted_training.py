@@ -1,5 +1,5 @@
-"""processes.restarted_training <folder> [<step>]: trains on the ranks of torchrun, which starts
-them again after the second one has killed itself in that step.
+"""restarted_training.py <folder> [<step>]: trains on the ranks of torchrun, which starts them again
+after the second one has killed itself in that step.
 
 Each start goes on from the last checkpoint in the folder. Every rank leaves its masters there.
 """
