@@ -45,6 +45,7 @@ def test_set_up_gets_what_is_missing(tmp_path: pathlib.Path) -> None:
     assert {"cmake-999.dist-info", "ninja-999.dist-info"} <= installed_in(machine)
 
 
+@pytest.mark.soak
 def test_set_up_gets_programs_that_only_another_environment_has(tmp_path: pathlib.Path) -> None:
     """pip sees their packages, but they are not on PATH."""
     for name in ("cmake", "ninja"):

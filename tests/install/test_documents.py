@@ -4,6 +4,7 @@ program. Those of docs/libtorch.md have a test of their own."""
 import pathlib
 import re
 
+import pytest
 import torch
 from installed import ROOT, launcher, run
 
@@ -62,6 +63,7 @@ def program() -> str:
     return text.replace("@includes@", "".join(includes))
 
 
+@pytest.mark.soak
 def test_blocks_compile_and_run(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
     (readme,) = blocks(ROOT / "README.md").values()
     (tmp_path / "readme.cpp").write_text(readme)

@@ -152,6 +152,7 @@ def test_every_version_is_cmakes(wheel_site: pathlib.Path) -> None:
     assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
 
 
+@pytest.mark.soak
 def test_the_wheel_trains_and_its_doctor_is_on_the_path(environment: Environment) -> None:
     environment.pip_install(wheel())
     check_that_it_trains(environment, environment.folder)
@@ -160,6 +161,7 @@ def test_the_wheel_trains_and_its_doctor_is_on_the_path(environment: Environment
     assert re.search(rf"ok  torchamp: {VERSION} in {environment.folder}/", done.stdout)
 
 
+@pytest.mark.soak
 def test_the_doctor_runs_where_torchamp_cannot_be_imported(
     environment: Environment, tmp_path: pathlib.Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_an_old_setuptools_is_refused(tmp_path: pathlib.Path) -> None:
     )
 
 
+@pytest.mark.soak
 def test_the_fetchcontent_recipe(repository: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Only configures: what it adds is built as in test_add_subdirectory."""
     guide = (ROOT / "docs" / "installing.md").read_text()
@@ -268,6 +271,7 @@ def bare_python(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "bare" / "bin" / "python"
 
 
+@pytest.mark.soak
 def test_uv_gets_what_the_build_needs(bare_python: pathlib.Path, tmp_path: pathlib.Path) -> None:
     uv = tmp_path / "uv"
     uv.write_text(FAKE_UV)

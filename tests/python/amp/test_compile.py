@@ -220,6 +220,7 @@ def test_training_gives_the_numbers_of_eager(level, backend, dynamic):
         assert torch.equal(result[name], tensor), name
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a compiler")
 @torch._inductor.config.patch(compile_threads=1)
 def test_a_step_under_inductor():

@@ -150,15 +150,6 @@ def places(kind: Kind, overflows: bool, event: str) -> Iterator[tuple[int, Run]]
         yield at, run
 
 
-every_kind = pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[] if kind.level == "O2" else pytest.mark.soak, id=str(kind))
-        for kind in KINDS
-    ],
-)
-
-
 @pytest.mark.parametrize("event", ["line", pytest.param("opcode", marks=pytest.mark.soak)], ids=str)
 @pytest.mark.parametrize("overflows", [False, True], ids=["clean", "overflow"])
 @every_kind
