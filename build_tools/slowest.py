@@ -45,9 +45,10 @@ def python_tests(begin: float) -> Counter[str]:
     seconds: Counter[str] = Counter()
     if is_new(PYTHON_TESTS, begin):
         for test in ElementTree.parse(PYTHON_TESTS).iter("testcase"):
-            path = re.match(r"[\w.]*\.test_\w+|\w+", test.get("classname", ""))
-            assert path is not None
-            seconds[path[0].replace(".", "/") + ".py"] += float(test.get("time", 0))
+            # The name of the class follows, if there is one; a skipped module has no class.
+            module = re.match(r"(\w+\.)*test_\w+", test.get("classname") or test.get("name", ""))
+            if module is not None:
+                seconds[module[0].replace(".", "/") + ".py"] += float(test.get("time", 0))
     return seconds
 
 
