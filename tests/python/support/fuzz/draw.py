@@ -302,7 +302,7 @@ class Draw:
         return {"of": of, "group": self.some_group(of)}
 
     def module(self) -> dict[str, Any]:
-        part = self.chance.choice([part for part in PARTS if part != "sliced"])
+        part = self.chance.choice([part for part in PARTS if part not in ("sliced", "wide")])
         args: dict[str, Any] = {"part": part, "seed": self.seed()}
         if self.mirror.setup.level in CASTS and self.chance.random() < 0.7:
             args["narrow"] = True

@@ -6,7 +6,6 @@ import faulthandler
 import functools
 import gc
 import json
-import multiprocessing
 import os
 import tempfile
 import traceback
@@ -21,9 +20,6 @@ from torch import distributed
 #: Without progress for so many seconds a rank prints its stack and exits. Busy machines take long.
 PATIENCE = 120
 
-#: What the server of ranks imports, once.
-multiprocessing.set_forkserver_preload(["torch.distributed", "torch._dynamo"])
-
 Cases = Mapping[str, Callable[[], None]]
 
 
@@ -35,7 +31,7 @@ def run(world_size: int, cases: Cases) -> dict[str, str]:
             _work,
             (world_size, folder, cases),
             nprocs=world_size,
-            start_method="forkserver",
+            start_method="spawn",
             join=False,
         )
         for process in context.processes:
