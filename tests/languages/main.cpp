@@ -725,11 +725,12 @@ class Run {
 
   const Tensor& param_of(const Args& args) const { return params_.at(args.number("param")); }
 
-  /// Those of the numbers, each once.
+  /// Those of the numbers, each once; -1 is no parameter of the net.
   Params params_of(const Args& args) const {
     Params params;
     for (const int64_t i : args.numbers("params")) {
-      if (!has(params, params_.at(i))) params.push_back(params_.at(i));
+      const Tensor& param = i < 0 ? foreign_ : params_.at(i);
+      if (!has(params, param)) params.push_back(param);
     }
     return params;
   }
@@ -777,6 +778,7 @@ class Run {
   bool adopts_ = false;
   std::vector<std::pair<Tensor, Tensor>> swapped_;
   std::unique_ptr<Run> other_;
+  Tensor foreign_ = at::zeros({2}).set_requires_grad(true);
 };
 
 const std::map<std::string, void (Run::*)(const Args&)> kEvents = {{"backward", &Run::backward},

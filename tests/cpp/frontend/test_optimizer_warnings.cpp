@@ -38,16 +38,6 @@ TEST_P(WarningsTest, OfStepsWithoutABackward) {
   EXPECT_EQ(logged([&] { silent.optimizer().step(); }), "");
 }
 
-TEST_P(WarningsTest, OfAnOptimizerOfAnotherModel) {
-  Net net = make_net(device()), other = make_net(device());
-  torch::optim::SGD own(net->parameters(), 0.1), sgd(other->parameters(), 0.1);
-  EXPECT_EQ(logged([&] {
-              (void)initialize(net, {own, sgd}, level());
-            }),
-            "initialize: expected optimizers[1] to have parameters of models, got one "
-            "that has none; pass all models that it trains\n");
-}
-
 TEST_P(WarningsTest, OfStochasticRoundingBesideMasters) {
   Net net = make_net(device());
   torch::optim::SGD plain(net->first->parameters(), 0.1);

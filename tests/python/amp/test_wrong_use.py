@@ -255,10 +255,6 @@ A_STRANGER = (
     "expected optimizers[0] to be an optimizer that initialize returned, "
     "got an SGD that it did not; pass it to initialize with its model"
 )
-NO_PARAMS = (
-    "initialize: expected optimizers to have parameters of models, got none that has "
-    "any; make the optimizer after everything that replaces the model's parameters"
-)
 A_POLICY = (
     "set_policy: expected a module before initialize, got one of a model that "
     "initialize returned; call set_policy first, or amp.release(model)"
@@ -472,8 +468,6 @@ VALUE_ERRORS = (
         one_optimizer_in_two_places,
         "initialize: expected each optimizer once, got optimizers[1] (SGD) twice",
     ),
-    (lambda: initialize(linear_net(), sgd(linear_net())), NO_PARAMS),
-    (of_a_net(lambda net: initialize(copy.deepcopy(net), sgd(net))), NO_PARAMS),
     (
         lambda: made("O2", lambda net: torch.optim.LBFGS(net.parameters()), loss_scale="dynamic"),
         "initialize: expected optimizers[0] to call its closure once at a dynamic loss scale, "
@@ -785,11 +779,6 @@ WARNINGS = (
         closed(train_in_float32),
         "forward: expected an open Amp, got one that close() has ended: its models compute in "
         "float32 from now on; close it after training, and call them in torch.no_grad()",
-    ),
-    (
-        of_a_net(lambda net: initialize(net, [sgd(net), sgd(linear_net())])),
-        "initialize: expected optimizers[1] to have parameters of models, got one that "
-        "has none; pass all models that it trains",
     ),
     (a_teacher, TEACHER),
     (lambda: a_teacher("O3"), TEACHER),

@@ -26,7 +26,7 @@ from languages.by_hand import (
     step,
     zero,
 )
-from languages.runs import Seen, difference, in_cpp, in_python
+from languages.runs import Seen, difference, in_cpp, in_python, in_pythons_words
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -87,6 +87,12 @@ def test_a_difference_is_named():
     assert difference(whole, other, seen).startswith(
         f"after event 4, {whole.events[3]}: params.parts.2.bias is 0 0 1 in C++ and "
     )
+
+
+def test_cpp_names_the_class_of_a_function():
+    named, bare = (f" RuntimeError: {name}: no" for name in ("Optimizer::step", "step"))
+    assert in_pythons_words("raised", named) == ("raised", "RuntimeError: step: no")
+    assert in_pythons_words("raised", bare) != in_pythons_words("raised", named)
 
 
 def test_a_crash_tells_its_program_and_event(tmp_path, monkeypatch):

@@ -57,7 +57,9 @@ class Run:
         self.initialize(self.setup.level, self.setup.overrides)
 
     def made(self, recipes: tuple[Recipe, ...]) -> list[Optimizer]:
-        return [recipe.make(recipe.type, self.params) for recipe in recipes]
+        """-1 is the number of no parameter of the model."""
+        params = [*self.params, torch.nn.Parameter(torch.zeros(2))]
+        return [recipe.make(recipe.type, params) for recipe in recipes]
 
     def initialize(self, level: str, overrides: dict) -> None:
         self.level, self.popped, self.swapped = level, {}, []

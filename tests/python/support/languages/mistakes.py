@@ -345,6 +345,7 @@ SETUPS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a_scale_with_a_unit": ({"loss_scale": "128x"}, f'{A_SCALE}"dynamic" or a number, got "128x"'),
     "a_negative_scale": ({"loss_scale": -1.0}, f"{A_SCALE}positive and finite, got -1"),
+    "a_scale_of_0": ({"loss_scale": 0.0}, f"{A_SCALE}positive and finite, got 0"),
     "a_scale_of_nan": ({"loss_scale": NAN}, f"{A_SCALE}positive and finite, got nan"),
     "an_infinite_scale": ({"loss_scale": INF}, f"{A_SCALE}positive and finite, got inf"),
     "a_scale_that_float32_lacks": ({"loss_scale": 1e39}, initial_scale(1e39)),
@@ -365,6 +366,16 @@ SETUPS: dict[str, tuple[dict[str, Any], str]] = {
     "an_integer_model": ({"cast_model_type": torch.int64}, model_type("Long")),
     "a_complex_model": ({"cast_model_type": torch.complex64}, model_type("ComplexFloat")),
     "a_model_of_8_bits": ({"cast_model_type": torch.float8_e4m3fn}, model_type("Float8_e4m3fn")),
+    "an_optimizer_of_another_model": (
+        {"optimizers": [-1]},
+        "ValueError: initialize: expected optimizers to have parameters of models, got none that "
+        "has any; make the optimizer after everything that replaces the model's parameters",
+    ),
+    "one_of_two_optimizers_of_another_model": (
+        {"optimizers": [0, -1]},
+        "initialize: expected optimizers[1] to have parameters of models, got one that has none; "
+        "pass all models that it trains",
+    ),
     "autocast_at_O2": (
         {"patch_torch_functions": True},
         "RuntimeError: initialize: patch_torch_functions cannot be set at opt_level O2: only O1 "
@@ -426,7 +437,7 @@ def mistakes() -> Iterator[tuple[str, Mistake]]:
     for kind, options, words in OPTIONS:
         name = "-".join([kind, *map(str, options.items())])
         sentence = f"ValueError: {kind}: expected {words}" if words else ""
-        yield name, in_setup(sentence, optimizer=kind, options=options)
+        yield name, in_setup(sentence, kind=kind, options=options)
 
 
 def in_training(level: str, kind: str) -> Iterator[tuple[str, Mistake]]:
@@ -460,10 +471,13 @@ def in_setup(
     sentence: str,
     level: str = "O2",
     parts: Sequence[str] = PARTS,
-    optimizer: str = "SGD",
+    kind: str = "SGD",
     options: dict[str, Any] | None = None,
+    optimizers: Sequence[int] = (0,),
     **overrides: Any,
 ) -> Mistake:
-    recipe = Recipe(optimizer, ((0, 1),), {"lr": 0.05, **(options or {})})
-    setup = Setup(level, tuple(parts), (recipe,), overrides)
+    """optimizers: the parameter that each of them has."""
+    given = {"lr": 0.05, **(options or {})}
+    recipes = tuple(Recipe(kind, ((param,),), given) for param in optimizers)
+    setup = Setup(level, tuple(parts), recipes, overrides)
     return Mistake(Program(setup, ()), [[sentence] if sentence else []])
