@@ -11,10 +11,9 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from tested_with import CPP_TESTS, PYTHON_TESTS, ROOT
+
 NINJA_LOG = ROOT / "build" / ".ninja_log"
-CPP_TESTS = ROOT / "build" / "Testing" / "Temporary" / "LastTest.log"
-PYTHON_TESTS = ROOT / "out" / "tests" / "python.xml"
 COUNT = 10
 
 
@@ -33,12 +32,11 @@ def cpp_tests(begin: float) -> Counter[str]:
     if not is_new(CPP_TESTS, begin):
         return Counter()
     ended = re.findall(
-        r'^"(.+)" time elapsed: (\d+):(\d+):(\d+)$|^Test time = *([\d.]+) sec$',
+        r'^Test time = *([\d.]+) sec$(?:.|\n)*?^"(.+)" time elapsed: ',
         CPP_TESTS.read_text(errors="replace"),
         re.M,
     )
-    times = [float(sec) for *_, sec in ended if sec]
-    return Counter(dict(zip((name for name, *_ in ended if name), times)))
+    return Counter({name: float(seconds) for seconds, name in ended})
 
 
 def python_tests(begin: float) -> Counter[str]:

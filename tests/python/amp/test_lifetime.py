@@ -1,5 +1,7 @@
 """Models and optimizers are freed with their last reference, without the garbage collector."""
 
+import os
+import sys
 import weakref
 
 import pytest
@@ -35,6 +37,23 @@ def test_gone_by_reference_count(level):
     del model, optimizer, parts
     assert [ref() for ref in watched if ref() is not None] == []
     assert not torch.is_autocast_enabled("cpu")
+
+
+TRAINED = """
+import sys
+from nets import Net, initialized, train_step
+
+trained = []
+for level in sys.argv[1:]:
+    trained.append(initialized(level, Net()))
+    train_step(*trained[-1])
+"""
+
+
+@pytest.mark.parametrize("levels", [("O2", "O1"), ("O5", "O4")], ids="-".join)
+def test_a_process_ends_in_silence(new_python, levels):
+    """Its models and optimizers live until then."""
+    assert new_python("-c", TRAINED, *levels, PYTHONPATH=os.pathsep.join(sys.path)) == ""
 
 
 def test_the_scaled_loss_goes_too():

@@ -111,7 +111,7 @@ MENDED = {
     "clipping_of_what_a_refused_optimizer_shares": program(
         *["O4", ("RMSprop", SCALAR + STRIDED + NORM), ("SGD", SCALAR + FIRST + BIAS + LAST)],
         events=[
-            overflow(84, 1, LAST[1], loss=1, layers=None, ends="late"),
+            overflow(84, 1, LAST[1], loss=1, layers=None, late=True),
             backward(26, 1, loss=1, reach=[*FIRST, *SCALAR, LAST[0]]),
             *[clip_norm(1, max_norm=10.0), step(0)],
         ],

@@ -89,6 +89,12 @@ def test_a_difference_is_named():
     )
 
 
+def test_a_backward_that_nobody_knows_is_refused():
+    """Else its program would show less than it says."""
+    with pytest.raises(ValueError, match="expected ends to be one of .*, got 'late'"):
+        backward(1, ends="late")
+
+
 def test_cpp_names_the_class_of_a_function():
     named, bare = (f" RuntimeError: {name}: no" for name in ("Optimizer::step", "step"))
     assert in_pythons_words("raised", named) == ("raised", "RuntimeError: step: no")

@@ -68,11 +68,22 @@ class Setup:
 OF_OPTIMIZERS = ("of", "masters_of", "closure_of")
 OF_PARAMS = ("param", "params", "halves")
 
+#: How a backward may end, as Backward says.
+ENDS = (
+    *(None, "empty", "raise", "scale_loss", "step"),
+    *("hook", "clip_norm", "clip_value", "release"),
+    *("unscaled", "another", "part", "freed", "grad", "outside"),
+)
+
 
 @dataclass(frozen=True)
 class Event:
     name: str
     args: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name == "backward":
+            Backward(**self.args)
 
     def by(self, run: Any) -> Any:
         """Does it by torchamp or by the mirror: a method of its name, which is given optimizers and
@@ -123,6 +134,10 @@ class Backward:
     is_tiny: bool = False
     dtype: torch.dtype | None = None
     late: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ends not in ENDS:
+            raise ValueError(f"expected ends to be one of {ENDS}, got {self.ends!r}")
 
     def of_masters(self, params: list[int]) -> Backward:
         """One that reaches these alone, with other coefficients."""
