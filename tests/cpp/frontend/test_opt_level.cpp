@@ -147,6 +147,9 @@ TEST(Options, ValuesThatMakeNoSenseAreRefused) {
   EXPECT_EQ(message_of<c10::ValueError>([&] { options.keep_batchnorm_fp32("yes"); }),
             "initialize: expected keep_batchnorm_fp32 to be a boolean, \"True\" or \"False\", got "
             "\"yes\"");
+  EXPECT_EQ(message_of<c10::ValueError>([&] { options.keep_batchnorm_fp32("true"); }),
+            "initialize: expected keep_batchnorm_fp32 to be a boolean, \"True\" or \"False\", got "
+            "\"true\"");
   EXPECT_EQ(message_of<c10::TypeError>([&] { options.cast_model_outputs(c10::kLong); }),
             "initialize: expected cast_model_outputs to be a floating dtype, got Long");
   expect_row(options.resolve(), kRows[1]);
