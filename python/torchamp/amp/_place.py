@@ -46,20 +46,20 @@ class Place:
         if FusedOptimizer.around_step is None:
             # Contents that are exchanged are no business of a graph's.
             self._around_step = torch.compiler.disable(self._around_step)
-            FusedOptimizer.around_step = staticmethod(self._around_step)
             register_optimizer_step_pre_hook(self._discover)
+            FusedOptimizer.around_step = staticmethod(self._around_step)
         for name, around in self._around_inherited.items():
             if not hasattr(getattr(kind, name), "is_torchamps"):
                 setattr(kind, name, _around(getattr(kind, name), around))
         for base in kind.__mro__:
             if not issubclass(base, Optimizer) or base in self._known or base is Optimizer:
                 continue
-            self._known.add(base)
             is_torchamps = base.__module__.startswith("torchamp.")
             if not is_torchamps or not issubclass(base, FusedOptimizer):
                 self._replace_step(base)
             if not base.__module__.startswith(("torchamp.", "torch.")):
                 self._replace_others(base)
+            self._known.add(base)
 
     def install_unhooked(self) -> None:
         """Replaces `step` of the classes that torch's hooks do not reach: wrappers of an optimizer
@@ -80,18 +80,19 @@ class Place:
 
     def _replace_step(self, base: type) -> None:
         step = vars(base).get("step")
-        if step is None or hasattr(step, "is_torchamps"):
-            return
         cell = _cell_of(step)
+        own = cell.cell_contents if cell is not None else step
+        if own is None or hasattr(own, "is_torchamps"):
+            return
         if cell is not None:
-            cell.cell_contents = _around(cell.cell_contents, self._around_step)
-        elif isinstance(step, types.FunctionType):
-            setattr(base, "step", _around(step, self._around_step))  # noqa: B010
+            cell.cell_contents = _around(own, self._around_step)
+        elif isinstance(own, types.FunctionType):
+            setattr(base, "step", _around(own, self._around_step))  # noqa: B010
 
     def _replace_others(self, base: type) -> None:
         for name, method in list(vars(base).items()):
             is_own = isinstance(method, types.FunctionType) and not hasattr(Optimizer, name)
-            if is_own and not name.startswith("_"):
+            if is_own and not name.startswith("_") and not hasattr(method, "is_torchamps"):
                 setattr(base, name, _around(method, self._around_others))
 
 
