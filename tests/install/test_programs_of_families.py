@@ -1,5 +1,5 @@
-"""Programs in the shape of public LibTorch programs, one for each family. Each is built twice: with
-torchamp, and as it was before."""
+"""Programs in the shape of public LibTorch programs, one for each family: with torchamp, and as
+they were before."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ BACKWARDS = {"ddpg": 2, "ppo": 4, "self_play": 2}
 
 #: Two optimizers and losses; a recurrent network; two models. The rest are soak tests.
 FIRST = ("ddpg", "seq2seq", "srgan")
+NAMES = [path.stem for path in sorted(SOURCES.glob("*.cpp"))]
 
 
 def every_program(*levels: str) -> pytest.MarkDecorator:
@@ -36,10 +37,9 @@ def every_program(*levels: str) -> pytest.MarkDecorator:
         marks = [pytest.mark.xdist_group("programs"), *[pytest.mark.soak] * (not is_first)]
         return pytest.param(name, *level, marks=marks)
 
-    names = [path.stem for path in sorted(SOURCES.glob("*.cpp"))]
     if not levels:
-        return pytest.mark.parametrize("name", [case(name) for name in names])
-    pairs = [case(name, level) for name in names for level in levels]
+        return pytest.mark.parametrize("name", [case(name) for name in NAMES])
+    pairs = [case(name, level) for name in NAMES for level in levels]
     return pytest.mark.parametrize(("name", "level"), pairs)
 
 
@@ -51,10 +51,25 @@ class Line(NamedTuple):
     scales: list[float]
 
 
+class Built(NamedTuple):
+    """A program that was built both ways."""
+
+    name: str
+    folder: pathlib.Path
+
+    def printed(self, *words: str) -> list[str]:
+        """The lines that it prints."""
+        return printed(self.folder / "programs", self.name, *words)
+
+    def printed_plain(self, *words: str) -> list[str]:
+        """The same without torchamp."""
+        return printed(self.folder / "programs_plain", self.name, *words)
+
+
 @functools.cache
-def printed(program: pathlib.Path, *words: str) -> list[str]:
-    """The lines that a program prints, with one thread, which adds in one order."""
-    return run(program, *words, OMP_NUM_THREADS=1).splitlines()
+def printed(*command: object) -> list[str]:
+    """With one thread, which adds in one order."""
+    return run(*command, OMP_NUM_THREADS=1).splitlines()
 
 
 def parsed(printed: list[str]) -> list[Line]:
@@ -68,21 +83,20 @@ def numbers(text: str) -> list[float]:
 
 
 @pytest.fixture
-def programs(prefix: pathlib.Path, name: str) -> pathlib.Path:
-    """The folder of the programs; that of this name is built against an installed torchamp."""
-    tree = FOLDER / "programs"
-
-    def configure() -> None:
-        python = f"-DPython3_EXECUTABLE={sys.executable}"
-        found = f"-DCMAKE_PREFIX_PATH={prefix}"
-        run("cmake", "-S", SOURCES, "-B", tree, *launcher(), python, found)
+def program(prefix: pathlib.Path, name: str) -> Built:
+    """The program of this name, built against an installed torchamp."""
+    which = "first" if name in FIRST else "others"
+    names = [each for each in NAMES if (each in FIRST) == (name in FIRST)]
+    tree = FOLDER / f"programs_{which}"
 
     def build() -> None:
-        run("cmake", "--build", tree, "--parallel", "2", "--target", name, f"{name}_plain")
+        python = f"-DPython3_EXECUTABLE={sys.executable}"
+        options = [f"-DCMAKE_PREFIX_PATH={prefix}", f"-DPROGRAMS={';'.join(names)}"]
+        run("cmake", "-S", SOURCES, "-B", tree, *launcher(), python, *options)
+        run("cmake", "--build", tree, "--parallel", "2")
 
-    once("programs", configure)
-    once(f"programs_{name}", build)
-    return tree
+    once(f"programs_{which}", build)
+    return Built(name, tree)
 
 
 def distance(ours: list[Line], theirs: list[Line]) -> float:
@@ -100,45 +114,43 @@ def distance(ours: list[Line], theirs: list[Line]) -> float:
 
 @pytest.mark.parametrize("words", [(), (f"overflow={ITERATIONS - 1}",)], ids=["", "overflow"])
 @every_program()
-def test_o0_is_the_program_without_torchamp(
-    programs: pathlib.Path, name: str, words: tuple[str, ...]
-) -> None:
+def test_o0_is_the_program_without_torchamp(program: Built, words: tuple[str, ...]) -> None:
     """Up to an overflow, which float32 does not survive."""
-    at_o0 = printed(programs / name, *words)
+    at_o0 = program.printed(*words)
     assert len(parsed(at_o0)) == ITERATIONS
-    assert at_o0 == printed(programs / f"{name}_plain", *words)
+    assert at_o0 == program.printed_plain(*words)
 
 
 @every_program("O1", "O2", "O4", "O5")
-def test_learns_as_in_float32(programs: pathlib.Path, name: str, level: str) -> None:
+def test_learns_as_in_float32(program: Built, level: str) -> None:
     """With a loss scale at which no step is skipped."""
     scale = ["loss_scale=128"] if level in ("O1", "O2") else []
-    ours = parsed(printed(programs / name, f"level={level}", *scale))
-    theirs = parsed(printed(programs / f"{name}_plain"))
+    ours = parsed(program.printed(f"level={level}", *scale))
+    theirs = parsed(program.printed_plain())
     assert 0 < distance(ours, theirs) < TOLERANCE
 
 
 @every_program("O1", "O2", "O4", "O5")
-def test_skips_the_step_of_an_overflow(programs: pathlib.Path, name: str, level: str) -> None:
+def test_skips_the_step_of_an_overflow(program: Built, level: str) -> None:
     """And goes on with a lower loss scale. O4 and O5 skip none with their own, which is fixed."""
     words = [f"level={level}", f"overflow={OVERFLOW_AT}", "loss_scale=dynamic"]
-    lines = parsed(printed(programs / name, *words))
+    lines = parsed(program.printed(*words))
     before, overflow, last = lines[OVERFLOW_AT - 1], lines[OVERFLOW_AT], lines[-1]
     assert before.weights != lines[0].weights
     assert overflow.weights == before.weights
-    halved = 0.5 ** BACKWARDS.get(name, 1)
+    halved = 0.5 ** BACKWARDS.get(program.name, 1)
     assert overflow.scales == [halved * scale for scale in before.scales]
     assert all(a != b for a, b in zip(overflow.weights, last.weights))
     assert all(map(math.isfinite, last.losses + last.weights))
 
 
 @every_program("plain", "O0", "O1", "O2", "O4", "O5")
-def test_resumes(programs: pathlib.Path, name: str, level: str, tmp_path: pathlib.Path) -> None:
+def test_resumes(program: Built, level: str, tmp_path: pathlib.Path) -> None:
     """A process that loads goes on bit for bit; saving changes nothing."""
-    program = programs / (f"{name}_plain" if level == "plain" else name)
+    printed = program.printed_plain if level == "plain" else program.printed
     words = [] if level == "plain" else [f"level={level}"]
-    uninterrupted = printed(program, *words)
+    uninterrupted = printed(*words)
     assert len(uninterrupted) == ITERATIONS
-    assert printed(program, *words, f"save={tmp_path}/run") == uninterrupted
-    resumed = printed(program, *words, f"resume={tmp_path}/run")
+    assert printed(*words, f"save={tmp_path}/run") == uninterrupted
+    resumed = printed(*words, f"resume={tmp_path}/run")
     assert resumed == uninterrupted[ITERATIONS // 2 :]

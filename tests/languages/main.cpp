@@ -1,6 +1,6 @@
 // Runs programs of tests/python/support on stdin, as languages/runs.py writes them, and prints
 // after every event what it tells and what a program can see. test_languages.py and
-// test_mistakes.py compare it with what Python tells and sees.
+// test_mistakes.py compare it with what Python tells and sees. `languages exchange` is exchange.cpp.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -44,6 +44,10 @@
 #include <vector>
 
 #include "core/param.h"
+
+namespace exchange {
+int main(const std::vector<std::string>& arguments);
+}
 
 namespace {
 
@@ -829,7 +833,8 @@ void follow(std::optional<Run>& run, const std::string& line) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) return exchange::main({argv + 2, argv + argc});
   at::set_num_threads(1);
   std::optional<Run> run;
   Teller teller;

@@ -69,9 +69,7 @@ torch::Tensor loss_of_episode(PolicyImpl& policy, const std::vector<double>& rew
   return -(log_probs * advantages).sum() + F::smooth_l1_loss(values, returns);
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   Policy net;
   torch::optim::Adam adam(net->parameters(), 1e-2);
 #ifdef WITH_TORCHAMP

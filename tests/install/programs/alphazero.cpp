@@ -88,9 +88,7 @@ Games play(Net& net) {
   return games;
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   auto module = std::make_shared<AlphaZeroNet>(2);
   torch::optim::SGD sgd(module->parameters(),
                         torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4));

@@ -77,9 +77,7 @@ void Autoencoder::read() {
 #endif
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   Autoencoder autoencoder(run);
   if (run.resumes()) autoencoder.read();
   for (int64_t iteration = run.first(); iteration < Run::kIterations; ++iteration) {

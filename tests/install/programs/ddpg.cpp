@@ -170,9 +170,7 @@ void Agent::load() {
   memory_ = {memory[0], memory[1], memory[2], memory[3]};
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   Agent agent(run);
   if (run.resumes()) agent.load();
   for (int64_t episode = run.first(); episode < Run::kIterations; ++episode) {

@@ -77,9 +77,7 @@ void update_ema(UNetImpl& ema, const UNetImpl& net, double decay) {
 }
 #endif
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   UNet net;
   torch::optim::Adam adam(net->parameters(), 1e-2);
 #ifdef WITH_TORCHAMP

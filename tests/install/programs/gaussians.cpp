@@ -89,9 +89,7 @@ torch::Tensor picture(const torch::Tensor& pixels) {
   return torch::stack({disk, 1 - disk, disk.square()}, 1);
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   GaussianModel model(24);
   const auto adam = model.training_setup();
 #ifdef WITH_TORCHAMP

@@ -117,9 +117,7 @@ void train_by_lbfgs(const Run& run, Net& net) {
   for (int64_t i = kOfAdam; i < Run::kIterations; ++i) iterate(i, run, net, model, optimizer);
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   Net net;
   train_by_adam(run, net);
   train_by_lbfgs(run, net);

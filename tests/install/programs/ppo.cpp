@@ -108,9 +108,7 @@ void copy_weights(torch::nn::Module& to, const torch::nn::Module& from) {
   for (auto& item : to.named_parameters()) item.value().copy_(sources[item.key()]);
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   ActorCritic net(3, 2, 0.5), old(3, 2, 0.5);
   torch::optim::Adam adam(net->parameters(), 1e-2);
 #ifdef WITH_TORCHAMP

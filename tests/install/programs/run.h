@@ -1,4 +1,4 @@
-// The command line of a program, and the lines that it prints.
+// The command line of a program's run, and the lines that it prints.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -21,9 +21,8 @@ class Run {
  public:
   static constexpr int64_t kIterations = 12;
 
-  Run(int argc, char** argv) {
-    for (int i = 1; i < argc; ++i) {
-      const std::string word = argv[i];
+  explicit Run(const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
       const size_t end = word.find('=');
       value_of(word.substr(0, end)) = word.substr(end + 1);
     }

@@ -95,9 +95,7 @@ torch::Tensor play(const Run& run, const std::string& path, const torch::Tensor&
   return 0.5 * outcomes(boards) + 0.5 * own.model.forward(boards.flip(1));
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   Trainer& trainer = the_trainer(run);
   const Folder folder;
   const std::string last = folder.path / "last";

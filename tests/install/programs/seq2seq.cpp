@@ -149,9 +149,7 @@ torch::Tensor decoding_score(Net& net, const torch::Tensor& source) {
   return sum / kLength;
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   Transformer transformer;
   torch::optim::Adam encoder_adam(transformer->encoder_parameters(), 1e-2);
   torch::optim::Adam decoder_adam(transformer->decoder_parameters(), 1e-2);

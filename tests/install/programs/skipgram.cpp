@@ -41,9 +41,7 @@ class SkipGram : public torch::nn::Module {
   torch::nn::Embedding input_, output_;
 };
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   auto net = std::make_shared<SkipGram>(kWords, kDim);
   torch::optim::SGD sgd(net->parameters(), 10.0);
 #ifdef WITH_TORCHAMP

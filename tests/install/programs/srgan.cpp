@@ -80,9 +80,7 @@ torch::Tensor images() {
   return torch::exp(-row.square() / 4).expand({8, 1, 16, 16});
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   Generator generator_net;
   Discriminator discriminator_net;
   Features content_net;

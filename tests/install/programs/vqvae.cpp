@@ -87,9 +87,7 @@ torch::Tensor images() {
   return torch::exp(-row.square() / 4).expand({8, 1, 8, 8});
 }
 
-int main(int argc, char** argv) {
-  const Run run(argc, argv);
-  torch::manual_seed(0);
+void train(const Run& run) {
   VQVAE net;
   torch::optim::Adam adam(net->parameters(), 3e-3);
 #ifdef WITH_TORCHAMP

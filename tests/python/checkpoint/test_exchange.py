@@ -1,25 +1,20 @@
 """A checkpoint passes from one language to the other, and the run continues bit for bit.
 
-The C++ side is the program of tests/exchange: the same network, batches and options.
+The C++ side is tests/languages/exchange.cpp: the same network, batches and options.
 """
 
-import os
 import pathlib
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 import torch
+from languages.runs import PROGRAM
 from nets import Net, initialized, train_step
 
 from torchamp import amp, optimizers
 
-BUILD = pathlib.Path(
-    os.environ.get("TORCHAMP_BUILD_DIR", pathlib.Path(__file__).parents[3] / "build")
-)
-PROGRAM = BUILD / "tests" / "exchange" / "exchange"
-
-#: The optimizers of tests/exchange/main.cpp, by name.
+#: The optimizers of tests/languages/exchange.cpp, by name.
 OPTIONS = {
     "SGD": {"lr": 0.125, "momentum": 0.5},
     "Adam": {"lr": 0.01, "amsgrad": True},
@@ -38,7 +33,9 @@ def run_cpp(*arguments: object) -> None:
     """Runs the program."""
     if not PROGRAM.is_file():
         pytest.fail(f"expected {PROGRAM} to be there: run `make test`")
-    done = subprocess.run([str(PROGRAM), *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [str(PROGRAM), "exchange", *map(str, arguments)], stderr=subprocess.PIPE, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

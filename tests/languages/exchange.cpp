@@ -1,4 +1,4 @@
-// exchange <level> <optimizer> <from> <first step> <end step> <to>
+// languages exchange <level> <optimizer> <from> <first step> <end step> <to>
 //
 // Loads a checkpoint, trains from the first step up to before the end step, and writes a
 // checkpoint with the loaded one's extra, and the net alone, as LibTorch does, to <to>.net. Starts
@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+namespace exchange {
 namespace {
 
 using at::Tensor;
@@ -102,11 +103,14 @@ void run(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(const std::vector<std::string>& arguments) {
   try {
-    run({argv + 1, argv + argc});
+    run(arguments);
+    return 0;
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << '\n';
     return 1;
   }
 }
+
+}  // namespace exchange
