@@ -207,7 +207,12 @@ def trained(level, how=lambda model: model):
 
 
 @pytest.mark.parametrize(
-    "backend, dynamic", [("eager", False), ("aot_eager", False), ("aot_eager", True)]
+    "backend, dynamic",
+    [
+        ("eager", False),
+        pytest.param("aot_eager", False, marks=pytest.mark.soak),
+        ("aot_eager", True),
+    ],
 )
 @pytest.mark.parametrize("level", LEVELS)
 def test_training_gives_the_numbers_of_eager(level, backend, dynamic):

@@ -64,7 +64,14 @@ def logged(name: str, casts) -> OpLog:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", ["gpt2_124m_8k", "gpt2_350m_8k", "bert_large"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2_124m_8k",
+        pytest.param("gpt2_350m_8k", marks=pytest.mark.soak),
+        pytest.param("bert_large", marks=pytest.mark.soak),
+    ],
+)
 def test_only_the_loss_is_wider_than_under_torchs_autocast(name, level):
     """torch's autocast rounds the logarithms of probabilities to 16 bits."""
     dtype, loss_op = LEVELS[level], torch.ops.aten._log_softmax.default

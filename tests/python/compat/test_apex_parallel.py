@@ -225,11 +225,8 @@ def test_two_ranks():
         _reducer,
         _flat_calls,
         _low_precision_sums_in_float32,
+        _amp_levels,
     )
-
-
-def test_two_ranks_of_amp():
-    run_on_two_ranks(_amp_levels)
 
 
 @pytest.fixture

@@ -54,8 +54,16 @@ def _forms(rank):
         plain.train()(torch.randn(3))
 
 
-def test_ranks_together_are_one_batch():
-    run_on_two_ranks(_of_ranks, _forms)
+def _groups(rank):
+    assert create_syncbn_process_group(0) is None
+    assert distributed.get_world_size(create_syncbn_process_group(1)) == 1
+    assert distributed.get_world_size(create_syncbn_process_group(2)) == 2
+    with pytest.raises(AssertionError, match="expected group_size to divide"):
+        create_syncbn_process_group(3)
+
+
+def test_two_ranks():
+    run_on_two_ranks(_of_ranks, _forms, _groups)
 
 
 def test_one_process_is_a_batch_norm():
@@ -97,15 +105,3 @@ def test_other_layouts_and_a_relu_are_torch_s(options):
     if "channel_last" in options:
         with pytest.raises(ValueError, match="^SyncBatchNorm: expected channel_last"):
             convert_syncbn_model(nn.BatchNorm2d(4), channel_last=True)
-
-
-def _groups(rank):
-    assert create_syncbn_process_group(0) is None
-    assert distributed.get_world_size(create_syncbn_process_group(1)) == 1
-    assert distributed.get_world_size(create_syncbn_process_group(2)) == 2
-    with pytest.raises(AssertionError, match="expected group_size to divide"):
-        create_syncbn_process_group(3)
-
-
-def test_groups_of_neighbours():
-    run_on_two_ranks(_groups)

@@ -71,6 +71,7 @@ def _work(rank: int, world_size: int, folder: str, cases: Cases) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size
     )
+    gc.freeze()  # torch's million objects need not be looked through after each case
     with open(f"{folder}/{rank}.jsonl", "w") as report:
         for name, case in cases.items():
             be_patient()
