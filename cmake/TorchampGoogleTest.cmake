@@ -16,6 +16,7 @@ function(_torchamp_gtest_from_source folder)
   set(INSTALL_GTEST OFF)
   set(BUILD_GMOCK OFF)
   add_subdirectory("${folder}" "${PROJECT_BINARY_DIR}/googletest" EXCLUDE_FROM_ALL)
+  target_compile_options(gtest PRIVATE -O0)  # compiles in half the time
   target_compile_definitions(gtest PUBLIC _GLIBCXX_USE_CXX11_ABI=${TORCHAMP_TORCH_CXX11_ABI})
   foreach(target gtest gtest_main)
     if(NOT TARGET GTest::${target})
