@@ -9,6 +9,10 @@ from processes.forked import output_of
 
 FOLDER = pathlib.Path(__file__).parent / "programs"
 LEVELS = ["O0", "O1", "O2", "O3"]
+at_levels = pytest.mark.parametrize(
+    "level",
+    [pytest.param(level, marks=[pytest.mark.soak] * (level in ("O0", "O3"))) for level in LEVELS],
+)
 
 #: By program: the upper bound of the ratio of last to first loss.
 LEARNS = {
@@ -66,7 +70,7 @@ def test_every_program_is_in_the_table():
     assert set(LEARNS) == {file.stem for file in FOLDER.glob("*.py")}
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@at_levels
 @pytest.mark.parametrize("program", LEARNS)
 def test_it_trains(run_program, program, level):
     said = run_program(program, level)
@@ -101,7 +105,7 @@ def test_strings_from_the_command_line(run_program, level, arguments, batchnorm)
     assert losses_of(said)[-1] < 0.5 * losses_of(said)[0]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@at_levels
 @pytest.mark.parametrize(("program", "at"), [("imagenet", 1), ("pretrain_lamb", 7)])
 def test_resuming_is_as_never_having_stopped(run_program, program, at, level):
     whole = run_program(program, level, "--save", "%d.pt")
@@ -110,7 +114,7 @@ def test_resuming_is_as_never_having_stopped(run_program, program, at, level):
     assert losses_of(rest) == losses_of(whole)[at + 1 :]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@at_levels
 def test_two_ranks_stay_together(start_python, level, tmp_path):
     common = [*command("imagenet", level), "--sync_bn", "--world-size", "2"]
     common += ["--rendezvous", f"file://{tmp_path}/rendezvous"]
