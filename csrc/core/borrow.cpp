@@ -47,7 +47,8 @@ void Borrow::enter() {
     const auto& param = params_[i];
     if (!param->has_master() || param->is_borrowed) continue;
     Tensor& grad = param->model.mutable_grad();
-    lent_.push_back({param, param->model.variable_data(), std::exchange(grad, grads[i]), grads[i]});
+    Tensor own = std::exchange(grad, grads[i]);
+    lent_.push_back({param, param->model.variable_data(), std::move(own), Mark(grad)});
     take_contents(param->model, param->master);
     param->is_borrowed = true;
     set_grad_dtype(param->model);
@@ -74,7 +75,7 @@ void Borrow::leave() {
     }
     take_contents(param.model, each.contents);
     Tensor& grad = param.model.mutable_grad();
-    if (grad.is_same(each.lent)) grad = each.grad;
+    if (each.lent.is_unchanged(grad)) grad = each.grad;
     set_grad_dtype(param.model);
     each.param->is_borrowed = false;
     masters.push_back(param.master);

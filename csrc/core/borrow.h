@@ -20,7 +20,7 @@ class TORCHAMP_API Borrow {
   /// Parameters become float32, with the float32 grads that the next step uses.
   void enter();
   /// Gives the 16-bit contents back, rounded from the masters in one launch, and the grads as they
-  /// were, or what has become of them.
+  /// were, unless they were written or replaced.
   void leave();
 
  private:
@@ -28,7 +28,7 @@ class TORCHAMP_API Borrow {
     std::shared_ptr<Param> param;
     at::Tensor contents;  ///< the model's
     at::Tensor grad;      ///< the model's
-    at::Tensor lent;      ///< its grad while it is borrowed
+    Mark lent;            ///< its grad while it is borrowed
   };
 
   std::vector<at::Tensor> float32_grads() const;

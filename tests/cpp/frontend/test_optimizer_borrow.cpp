@@ -118,6 +118,28 @@ TEST_P(BorrowTest, AnOptimizerFindsFloat32InTheParametersThatItWasGiven) {
   }
 }
 
+TEST_P(BorrowTest, WhatAStepDoesToGradsStays) {
+  Trained<OwnList> run(device(), options());
+  run.backward();
+  const auto grads = [&] {
+    std::vector<Tensor> all;
+    for (const Tensor& param : run.net->parameters()) all.push_back(param.grad());
+    return all;
+  };
+  const std::string dtypes = dtypes_of(grads());
+  run.amped.optimizer.step();
+  EXPECT_EQ(dtypes_of(grads()), dtypes);
+  run.optimizer.look = [&] {
+    for (const Tensor& param : run.net->parameters()) param.grad().zero_();
+  };
+  run.amped.optimizer.zero_grad();
+  run.backward();
+  const auto before = run.masters();
+  run.amped.optimizer.step();
+  EXPECT_TRUE(same_bits(run.masters(), before));
+  for (const Tensor& grad : grads()) EXPECT_EQ(grad.count_nonzero().item<int64_t>(), 0);
+}
+
 template <class O>
 void expect_states_of_parameters(at::Device device, const Options& options) {
   Trained<O> run(device, options);

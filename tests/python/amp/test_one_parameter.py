@@ -117,7 +117,7 @@ def pair(level: str, make: Callable) -> tuple:
 
 def give_grads(model: nn.Module, plain: nn.Module) -> None:
     for param, other in zip(model.parameters(), plain.parameters()):
-        other.grad = param.grad.float()
+        other.grad = param.grad.to(torch.float32, copy=True)
 
 
 def assert_masters(model: nn.Module, plain: nn.Module) -> None:
@@ -191,6 +191,24 @@ def test_methods_beside_step(level):
         give_grads(model, plain)
         optimizer.second_step()
         other.second_step()
+
+
+class Halving(torch.optim.SGD):
+    """Halves the grads before the update, in place."""
+
+    def step(self, closure: Callable | None = None) -> None:
+        torch._foreach_mul_([param.grad for param in self.param_groups[0]["params"]], 0.5)
+        super().step(closure)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_what_a_step_does_to_grads_stays(level):
+    model, optimizer, plain, other = pair(level, lambda m: Halving(m.parameters(), lr=0.1))
+    for _ in grads_of(model, optimizer, plain):
+        optimizer.step()
+        other.step()
+        for param, expected in zip(model.parameters(), plain.parameters()):
+            assert torch.equal(param.grad.float(), expected.grad)
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
