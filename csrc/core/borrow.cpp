@@ -19,14 +19,16 @@ void take_contents(const Tensor& tensor, const Tensor& of) {
 
 }  // namespace
 
-/// Of the params, those that are 16-bit cast in one launch; undefined where a step uses none.
-std::vector<Tensor> Borrow::float32_grads() const {
+/// Of the params: float32 where the next step uses them, 16-bit ones cast in one launch.
+std::vector<Tensor> Borrow::lent_grads() const {
   std::vector<Tensor> grads, narrow, wide;
   for (const auto& param : params_) {
     const bool is_lent = param->has_master() && !param->is_borrowed;
     Tensor& grad = grads.emplace_back();
-    if (!is_lent || !param->grad.is_usable()) continue;
-    grad = grad_of(param->model);
+    if (!is_lent) continue;
+    const bool is_usable = param->grad.is_usable();
+    if (is_usable || grads_ != LentGrads::kStep) grad = grad_of(param->model);
+    if (!is_usable || !grad.defined() || grads_ == LentGrads::kNone) continue;
     if (grad.scalar_type() == at::kFloat) continue;
     if (grad.layout() != at::kStrided) {
       grad = grad.to(at::kFloat);
@@ -39,9 +41,9 @@ std::vector<Tensor> Borrow::float32_grads() const {
   return grads;
 }
 
-void Borrow::enter() {
+void Borrow::enter(at::TensorList cast) {
   const at::NoGradGuard no_grad;
-  const std::vector<Tensor> grads = float32_grads();
+  const std::vector<Tensor> grads = lent_grads();
   lent_.reserve(params_.size());
   for (size_t i = 0; i < params_.size(); ++i) {
     const auto& param = params_[i];
@@ -53,6 +55,12 @@ void Borrow::enter() {
     param->is_borrowed = true;
     set_grad_dtype(param->model);
   }
+  for (const Tensor& tensor : cast) {
+    if (!c10::isReducedFloatingType(tensor.scalar_type())) continue;
+    const Tensor wide = tensor.variable_data().to(at::kFloat);
+    widened_.push_back({tensor, tensor.variable_data(), wide});
+    take_contents(tensor, wide);
+  }
 }
 
 Borrow::~Borrow() {
@@ -63,10 +71,15 @@ Borrow::~Borrow() {
 }
 
 void Borrow::leave() {
-  if (lent_.empty()) return;
+  if (lent_.empty() && widened_.empty()) return;
   const at::NoGradGuard no_grad;
   const std::vector<Lent> lent = std::exchange(lent_, {});
   std::vector<Tensor> replaced, replaced_masters, masters, models;
+  for (const Widened& each : std::exchange(widened_, {})) {
+    masters.push_back(each.tensor.is_alias_of(each.wide) ? each.wide : each.tensor.variable_data());
+    models.push_back(each.contents);
+    take_contents(each.tensor, each.contents);
+  }
   for (const Lent& each : lent) {
     const Param& param = *each.param;
     if (!param.model.is_alias_of(param.master)) {  // by `.data`

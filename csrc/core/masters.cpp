@@ -12,6 +12,12 @@ void Masters::adopt_data_writes() {
   for (const auto& param : params_) param->watch_data_writes();
 }
 
+void Masters::bring_together(const ParamList& params) const {
+  refresh(params);
+  if (!adopts_data_writes_) return;
+  for (const auto& param : params) param->adopt_data_writes();
+}
+
 std::shared_ptr<Param> Masters::param_of(const Tensor& tensor, Tensor master) {
   const auto known = core::param_of(tensor);
   const bool makes_master = makes_master_of(tensor) && (known == nullptr || !known->has_master());

@@ -16,6 +16,11 @@ class TORCHAMP_API Masters {
   /// Whether they do.
   bool adopts_data_writes() const { return adopts_data_writes_; }
 
+  const ParamList& params() const { return params_; }
+  /// Synchronizes masters and model of some, also of what was written through `.data` if steps
+  /// adopt that.
+  void bring_together(const ParamList& params) const;
+
   /// The Param of a tensor, which is made if there is none. `master`: the one that it gets;
   /// undefined: a new one, if masters are made and it has 16 bits, or none.
   std::shared_ptr<Param> param_of(const at::Tensor& tensor, at::Tensor master);

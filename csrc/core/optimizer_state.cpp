@@ -180,12 +180,6 @@ void OptimizerState::check_releasable() const {
               "release: expected no scale_loss to be open, but one is; release after it");
 }
 
-void OptimizerState::bring_together() const {
-  refresh(params_);
-  if (!masters_->adopts_data_writes()) return;
-  for (const auto& param : params_) param->adopt_data_writes();
-}
-
 void OptimizerState::clear_overflows() {
   overflows_.clear();
   if (observer_ != nullptr) observer_->forget_backwards();

@@ -77,8 +77,8 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// Clears overflows.
   void clear_overflows();
 
-  /// Synchronizes masters and model, also of what was written through `.data` if steps adopt that.
-  void bring_together() const;
+  /// Synchronizes masters and model.
+  void bring_together() const { masters_->bring_together(params_); }
   /// Brings the grads' states up to date: drops what a step has skipped, and reads what the program
   /// has done to the grads.
   void update_grads();

@@ -35,7 +35,7 @@ void Step::begin(const char* function) {
   state.bring_together();
   if (writes_model_) return;
   grads.unscale_checked();
-  borrow_ = std::make_unique<Borrow>(state.params());
+  borrow_ = std::make_unique<Borrow>(state.params(), LentGrads::kStep);
   borrow_->enter();
 }
 

@@ -8,6 +8,7 @@
 #include "autocast/open_autocast.h"
 #include "clip/clip.h"
 #include "core/backward.h"
+#include "core/loan.h"
 #include "core/step.h"
 #include "python/bindings.h"
 #include "python/context.h"
@@ -36,6 +37,13 @@ steps masters and writes the model itself (writes_model). It begins by synchroni
 model. At its end the model has what was stepped, also after an exception, which may have come
 after some were. pause() and resume() are for closures, in which all is as outside of it. Raises
 RuntimeError while grads are scaled.)";
+
+constexpr const char* kLoan = R"(What is lent outside of steps.
+
+Within it, from begin() on, parameters with a master have its contents, and what is written to
+them reaches both. Of some optimizers, to a method of theirs: grads that the next step uses are
+float32, and other grads stay as they are. Of all masters of an initialize, to the program: 16-bit
+tensors without a master, `cast`, are float32 too, and grads stay.)";
 
 OptionalTensor optional(const at::Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
@@ -71,7 +79,7 @@ class StepContext {
   }
 
   void exit(const py::object& exception, const py::args&) {
-    if (exception.is_none() && uses_grads) {
+    if (exception.is_none()) {
       const py::gil_scoped_release unlocked;
       scope_->step.finish(overflowed);
     }
@@ -80,7 +88,6 @@ class StepContext {
 
   bool is_open() const { return scope_ != nullptr && scope_->shield.has_value(); }
 
-  bool uses_grads = true;
   std::optional<bool> overflowed;
 
  private:
@@ -101,6 +108,64 @@ class StepContext {
   std::vector<LossScaler*> scalers_;
   bool writes_model_;
   std::unique_ptr<Scope> scope_;  ///< while it is open
+};
+
+/// core::Loans as a context, which lends from begin() on.
+class LoanContext {
+ public:
+  explicit LoanContext(const std::vector<std::shared_ptr<OptimizerState>>& states) {
+    for (const auto& state : states) loans_.push_back(std::make_unique<core::Loan>(state));
+  }
+  LoanContext(std::shared_ptr<core::Masters> masters, std::vector<at::Tensor> cast) {
+    loans_.push_back(std::make_unique<core::Loan>(std::move(masters), std::move(cast)));
+  }
+  ~LoanContext() { exit({}); }
+
+  void enter() { is_open_ = true; }
+
+  void begin() {
+    if (!is_open_) return;
+    const py::gil_scoped_release unlocked;
+    for (const auto& loan : loans_) loan->begin();
+    lends_ = true;
+  }
+
+  void exit(const py::args&) {
+    is_open_ = lends_ = false;
+    const py::gil_scoped_release unlocked;
+    for (const auto& loan : loans_) loan->end();
+  }
+
+  bool is_open() const { return is_open_; }
+  bool is_due() const { return is_open_ && !lends_; }
+
+ private:
+  std::vector<std::unique_ptr<core::Loan>> loans_;
+  bool is_open_ = false, lends_ = false;
+};
+
+/// A context in which a loan lends nothing.
+class PausedLoan {
+ public:
+  explicit PausedLoan(LoanContext* loan) : loan_(*loan) {}
+  ~PausedLoan() {
+    if (is_paused_) loan_.enter();
+  }
+
+  void enter() {
+    lent_ = !loan_.is_due();
+    is_paused_ = true;
+    loan_.exit({});
+  }
+  void exit(const py::args&) {
+    is_paused_ = false;
+    loan_.enter();
+    if (lent_) loan_.begin();
+  }
+
+ private:
+  LoanContext& loan_;
+  bool is_paused_ = false, lent_ = false;
 };
 
 /// Items that a dict has for the time of a scope.
@@ -382,14 +447,28 @@ void bind_core(py::module_& module) {
       .def(py::init<std::shared_ptr<OptimizerState>, std::vector<LossScaler*>, bool>(),
            py::keep_alive<1, 3>(), py::arg("state"), py::arg("scalers"), py::arg("writes_model"))
       .def_property_readonly("is_open", &StepContext::is_open)
-      .def_readwrite("uses_grads", &StepContext::uses_grads,
-                     "Whether the grads have been used at its end.")
       .def_readwrite("overflowed", &StepContext::overflowed,
                      "Whether it is skipped, if the host knows.")
       .def("pause", &StepContext::pause, "Before a closure.")
       .def("resume", &StepContext::resume, "After it.")
       .def("__enter__", &StepContext::enter)
       .def("__exit__", &StepContext::exit);
+  py::class_<LoanContext>(module, "Loan", kLoan)
+      .def(py::init<const std::vector<std::shared_ptr<OptimizerState>>&>(), py::arg("states"))
+      .def_static(
+          "of_masters",
+          [](std::shared_ptr<core::Masters> masters, std::vector<at::Tensor> cast) {
+            return std::make_unique<LoanContext>(std::move(masters), std::move(cast));
+          },
+          py::arg("masters"), py::arg("cast"), "To the program.")
+      .def_property_readonly("is_open", &LoanContext::is_open)
+      .def_property_readonly("is_due", &LoanContext::is_due, "Whether begin() is still to come.")
+      .def("begin", &LoanContext::begin, "Lends, within the context, unless it does.")
+      .def("__enter__", &LoanContext::enter)
+      .def("__exit__", &LoanContext::exit);
+  bind_context<PausedLoan>(module, "PausedLoan",
+                           "A context, around a step, in which a Loan lends nothing.")
+      .def(py::init<LoanContext*>(), py::keep_alive<1, 2>(), py::arg("loan"));
   bind_context<Context<TemporaryItems, py::dict, py::dict>>(
       module, "TemporaryItems", "A context in which a dict has further items.")
       .def(py::init<py::dict, py::dict>(), py::arg("target"), py::arg("items"));

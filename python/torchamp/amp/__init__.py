@@ -36,6 +36,7 @@ from torchamp.amp._autocast import (
     register_promote_function,
 )
 from torchamp.amp._clip import clip_grad_norm_, clip_grad_value_
+from torchamp.amp._float32_params import float32_params
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._inference import AveragedModel, cast_for_inference
 from torchamp.amp._initialize import initialize
@@ -64,6 +65,7 @@ __all__ = [
     "clip_grad_value_",
     "disable_casts",
     "finish",
+    "float32_params",
     "float_function",
     "fsdp_policy",
     "half_function",

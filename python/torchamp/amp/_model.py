@@ -300,6 +300,8 @@ class ModelState:
     data_parallel: DataParallel | None
     #: The places and names of arguments that are cast to float32, whatever the input_type.
     kept_inputs: tuple[int | str, ...] = ()
+    #: A parameter of input_type, which is float32 while its master is lent.
+    cast_param: torch.nn.Parameter | None = None
 
     @property
     def changes_forward(self) -> bool:
@@ -311,14 +313,16 @@ class ModelState:
 
     def __getstate__(self) -> dict:
         """Copies and pickles belong to no session, and only those for inference cast."""
-        own = {**self.__dict__, "session": None, "data_parallel": None}
+        own = {**self.__dict__, "session": None, "data_parallel": None, "cast_param": None}
         return own if self.is_for_inference else {**own, "input_type": None, "shielded": False}
 
     def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
         if self.input_type is None:
             outputs = self._run(forward, args, kwargs)
         else:
-            outputs = self._run_on_copies(self.input_type, forward, args, kwargs)
+            is_lent = self.cast_param is not None and self.cast_param.dtype == torch.float32
+            dtype = torch.float32 if is_lent else self.input_type
+            outputs = self._run_on_copies(dtype, forward, args, kwargs)
         return self._converted(outputs)
 
     def _converted(self, outputs: Any) -> Any:
@@ -474,8 +478,17 @@ def adopt(
     data_parallel = None if session is None else session.add_model(model)
     earlier = model.__dict__.get("_torchamp")
     inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
+    cast = input_type if input_type in LOW_PRECISION else None
+    cast_param = next((param for param in model.parameters() if param.dtype == cast), None)
     model.__dict__["_torchamp"] = ModelState(
-        input_type, output_type, shielded, inner_forward, session, data_parallel, kept_inputs
+        input_type,
+        output_type,
+        shielded,
+        inner_forward,
+        session,
+        data_parallel,
+        kept_inputs,
+        cast_param,
     )
     if earlier and earlier.session:
         earlier.session.close_if_left()

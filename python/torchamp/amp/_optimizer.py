@@ -3,6 +3,7 @@ class, stepping masters."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from torchamp._arguments import expect, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
+from torchamp.amp._loans import lend_to_method
 from torchamp.amp._masters import (
     LOW_PRECISION,
     check_optimizer,
@@ -61,9 +63,14 @@ def _around_step(
     if not states:
         _tell_copies(optimizer)
         return step(optimizer, *args, **kwargs)
+    if loans := dict.fromkeys(loan for state in states for loan in state.open_loans):
+        with contextlib.ExitStack() as paused:
+            for loan in loans:
+                paused.enter_context(_C.PausedLoan(loan))
+            return _around_step(optimizer, step, args, kwargs)
     inner = functools.partial(step, optimizer, *args, **kwargs)
     if any(state.open_step is not None for state in states):
-        return _step_within(states, inner)
+        return _call(inner, states)
     closure = args[0] if args else kwargs.get("closure")
     if closure is None:
         return _step(optimizer, states, inner)
@@ -128,10 +135,7 @@ def _step(
 
 
 def _lent(
-    optimizer: torch.optim.Optimizer,
-    states: list[OptimizerSession],
-    call: Callable[[], Any],
-    uses_grads: bool = True,
+    optimizer: torch.optim.Optimizer, states: list[OptimizerSession], call: Callable[[], Any]
 ) -> Any:
     """`call()` where `optimizer` finds masters in its parameters; fused steps find them anyway."""
     state, *others = states
@@ -139,12 +143,11 @@ def _lent(
     state.follow(optimizer, "step")
     if not is_fused:
         _C.widen_states(optimizer.state)
-    lent = _C.Step(state.core, state.session.scalers, uses_grads and is_fused)
-    lent.uses_grads = uses_grads
+    lent = _C.Step(state.core, state.session.scalers, is_fused)
     state.note_step(lent)
     with state.session.shards.mirrored(), lent:
         state.session.shards.publish()
-        return _lent(optimizer, others, call, uses_grads) if others else call()
+        return _lent(optimizer, others, call) if others else call()
 
 
 def _step_unless_overflowed(
@@ -168,18 +171,6 @@ def _step_unless_overflowed(
         return inner()
 
 
-def _step_within(states: list[OptimizerSession], inner: functools.partial) -> Any:
-    """A step within another method that has lent the masters: a base's, or a wrapped optimizer's.
-    If that method is no step, this decides whether to skip, and uses the grads."""
-    is_skipped = False
-    for state in states:
-        opened = state.open_step
-        if opened is not None and not opened.uses_grads:
-            opened.uses_grads = True
-            is_skipped |= state.note_overflow()
-    return None if is_skipped else _call(inner, states)
-
-
 def _call(step: functools.partial, states: list[OptimizerSession]) -> Any:
     """Calls a step; a fused one is told whose masters are stepped."""
     is_fused = step.func is FusedOptimizer._fused_step
@@ -190,11 +181,10 @@ def _around_others(
     optimizer: torch.optim.Optimizer, method: Callable, args: tuple, kwargs: dict[str, Any]
 ) -> Any:
     """Calls a method of the optimizer's class that torch's Optimizer lacks."""
-    states = _states_of_params(optimizer)
-    if not states or any(state.open_step is not None for state in states):
+    states = [state for state in _states_of_params(optimizer) if state.core.has_masters]
+    if not states or any(state.open_step or state.open_loans for state in states):
         return method(optimizer, *args, **kwargs)
-    call = functools.partial(method, optimizer, *args, **kwargs)
-    return _lent(optimizer, states, call, uses_grads=False)
+    return lend_to_method(optimizer, states, functools.partial(method, optimizer, *args, **kwargs))
 
 
 def _around_zero_grad(

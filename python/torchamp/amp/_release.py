@@ -33,22 +33,31 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
             since.
         ValueError: where the groups of two optimizers hold one master.
     """
+    session = session_of("release", models)
+    if session is not None:
+        give_back(session)
+
+
+def session_of(
+    function: str, models: torch.nn.Module | Iterable[torch.nn.Module]
+) -> Session | None:
+    """That of `models`; None where all are plain. Raises RuntimeError, which names `function`, for
+    those of several, and TypeError."""
     session: Session | None = None
-    for i, model in enumerate(map(uncompiled, listed("release", "models", models))):
+    for i, model in enumerate(map(uncompiled, listed(function, "models", models))):
         own = model._torchamp.session if isinstance(model, AmpModel) else None
         if own is None and not _is_plain(model):
             raise RuntimeError(
-                f"release: expected models[{i}] to be a model that initialize returned, or a plain "
-                f"one, got {type_of(model)}"
+                f"{function}: expected models[{i}] to be a model that initialize returned, or a "
+                f"plain one, got {type_of(model)}"
             )
         if own and session and own is not session:
             raise RuntimeError(
-                f"release: expected models[{i}] to come from the same initialize as those before "
-                "it, got one from another"
+                f"{function}: expected models[{i}] to come from the same initialize as those "
+                "before it, got one from another"
             )
         session = session or own
-    if session is not None:
-        give_back(session)
+    return session
 
 
 def _is_plain(model: Any) -> bool:
@@ -67,10 +76,15 @@ def give_back(session: Session) -> None:
     _check_classes("parts of models", parts)
     for optimizer in optimizers:
         optimizer._torchamp.follow(optimizer, "release")
+    if session.open_loan is not None:
+        raise RuntimeError(
+            "release: expected no float32_params to be open, but one is; release after it"
+        )
     for state in session.states:
         state.check_releasable()
     session.masters.prepare_release()
-    widened = _widened(models, session)
+    with torch.inference_mode(False):
+        widened = {tensor: tensor.data.float() for tensor in cast_without_master(session)}
     _drop_grads(models, optimizers)
     for optimizer in optimizers:
         _publish_states(optimizer)
@@ -94,18 +108,16 @@ def _check_classes(argument: str, instances: list) -> None:
             )
 
 
-def _widened(models: list[AmpModel], session: Session) -> dict[torch.Tensor, torch.Tensor]:
-    """The float32 values of what initialize cast and gave no master."""
+def cast_without_master(session: Session) -> list[torch.Tensor]:
+    """What initialize cast and gave no master, of the models that are still the session's."""
     dtype = session.settings.properties.cast_model_type
-    if dtype not in LOW_PRECISION:
-        return {}
-    with torch.inference_mode(False):
-        return {
-            tensor: tensor.data.float()
-            for model in models
-            for tensor in (*model.parameters(), *model.buffers())
-            if tensor.dtype == dtype and mastered(tensor) is None
-        }
+    return [
+        tensor
+        for model in session.models()
+        if model._torchamp.session is session and dtype in LOW_PRECISION
+        for tensor in (*model.parameters(), *model.buffers())
+        if tensor.dtype == dtype and mastered(tensor) is None
+    ]
 
 
 def _drop_grads(models: list[AmpModel], optimizers: list[torch.optim.Optimizer]) -> None:

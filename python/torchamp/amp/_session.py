@@ -66,6 +66,7 @@ class Session:
         #: Whether the first loss is yet to come, before which plain models may have been sharded.
         self._awaits_loss = not are_sharded(models)
         self._is_released = False
+        self._last_loan: Callable[[], _C.Loan | None] = lambda: None
         dtype = settings.properties.autocast_type
         types = {param.device.type for model in models for param in model.parameters()}
         self.casts: OpenCasts | None = None if dtype is None else OpenCasts(sorted(types), dtype)
@@ -191,6 +192,15 @@ class Session:
         else:
             self.nonfinite.tell()
 
+    @property
+    def open_loan(self) -> _C.Loan | None:
+        """What float32_params lends."""
+        return _if_open(self._last_loan)
+
+    def note_loan(self, loan: _C.Loan) -> None:
+        """`loan` is about to be opened. An interrupt that drops it ends it."""
+        self._last_loan = weakref.ref(loan)
+
     def publish_masters(self) -> None:
         """Copies masters that the program has written to the models, for a reader of them."""
         for state in self.states:
@@ -217,6 +227,12 @@ class Session:
         self.hooks, self.states, self.data_parallel = [], [], []
         self.shards = Shards()
         self._models, self._parts, self._optimizers = [], [], []
+
+
+def _if_open(last: Callable[[], Any]) -> Any:
+    """The last step or loan, while it is open."""
+    found = last()
+    return found if found is not None and found.is_open else None
 
 
 def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
@@ -268,8 +284,9 @@ class OptimizerSession:
         self.session = session
         self.report = _C.LateReport()
         self.core = _C.OptimizerState(session.masters, self.report)
-        #: The last step, or other method, that has lent the optimizer its masters.
+        #: The last that have lent the optimizer its masters.
         self._last_step: Callable[[], _C.Step | None] = lambda: None
+        self._last_loan: Callable[[], _C.Loan | None] = lambda: None
         #: The state dict that is being loaded.
         self.loaded: dict[str, Any] | None = None
         #: Called before each step.
@@ -302,9 +319,18 @@ class OptimizerSession:
 
     @property
     def open_step(self) -> _C.Step | None:
-        """The step, or other method, that has lent the optimizer its masters."""
-        step = self._last_step()
-        return step if step is not None and step.is_open else None
+        """The step that has lent the optimizer its masters."""
+        return _if_open(self._last_step)
+
+    @property
+    def open_loans(self) -> list[_C.Loan]:
+        """What lends its masters outside of steps, the outermost last."""
+        loans = self.session.open_loan, _if_open(self._last_loan)
+        return [loan for loan in loans if loan is not None]
+
+    def note_loan(self, loan: _C.Loan) -> None:
+        """`loan`, to a method of the optimizer's, is about to be opened."""
+        self._last_loan = weakref.ref(loan)
 
     def note_overflow(self) -> bool:
         """Whether the open step is to be skipped. Waits for the device."""
