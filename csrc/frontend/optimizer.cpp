@@ -55,6 +55,7 @@ bool Optimizer::step() {
     optimizer.wrapped->step();
     return true;
   }
+  const PausedLoan paused(amp_->session());
   prepare_states(amp_->session(), optimizer);
   core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
   step.begin("Optimizer::step");
@@ -90,6 +91,7 @@ at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosur
                 "Options::loss_scale, or take O4 or O5, which need none. With an optimizer that "
                 "needs the grads once, run the backward in scale_loss, then call step()");
   }
+  const PausedLoan paused(amp_->session());
   prepare_states(amp_->session(), optimizer);
   core::Step step(optimizer.state, amp_->session().scalers(), /*writes_model=*/false);
   std::optional<disable_casts> shield(std::in_place);

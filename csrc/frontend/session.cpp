@@ -204,7 +204,8 @@ void Session::forget_rounded() const {
 }
 
 std::optional<at::ScalarType> Session::input_type() const {
-  return enabled() ? properties_.cast_model_type : std::nullopt;
+  if (!enabled()) return std::nullopt;
+  return is_lent() && properties_.cast_model_type ? at::kFloat : properties_.cast_model_type;
 }
 
 std::optional<at::ScalarType> Session::output_type() const {

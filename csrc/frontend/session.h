@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "autocast/open_autocast.h"
+#include "core/loan.h"
 #include "frontend/wrapped_optimizer.h"
 
 namespace torchamp {
@@ -87,6 +88,13 @@ class Session {
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
   void close() { open_autocast_.reset(); }
 
+  /// Lends all masters, and gives what was cast without one float32, as long as the program holds
+  /// the result. Null where they are lent, where amp is not enabled, and after release().
+  std::shared_ptr<core::Loan> lend();
+  /// What lend() has returned; null once the program has dropped it.
+  std::shared_ptr<core::Loan> loan() const { return loan_.lock(); }
+  bool is_lent() const { return !loan_.expired(); }
+
   /// Does what torchamp::release documents.
   void release();
   /// Whether release() was called; then models and optimizers are plain.
@@ -114,8 +122,21 @@ class Session {
   std::vector<WrappedOptimizer> optimizers_;
   std::vector<LossScaler> loss_scalers_;
   bool is_released_ = false;
+  std::weak_ptr<core::Loan> loan_;
   std::unordered_set<std::string> warned_;
   std::optional<OpenAutocast> open_autocast_;
+};
+
+/// A scope, around a step, in which lend() lends nothing.
+class PausedLoan {
+ public:
+  explicit PausedLoan(Session& session);
+  ~PausedLoan();
+  PausedLoan(const PausedLoan&) = delete;
+  PausedLoan& operator=(const PausedLoan&) = delete;
+
+ private:
+  std::shared_ptr<core::Loan> loan_;
 };
 
 /// A session's entry for an optimizer.

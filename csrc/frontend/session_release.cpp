@@ -89,6 +89,8 @@ void Session::release() {
   TORCH_CHECK(!models_.empty(),
               "release: expected a model that initialize returned, got one of cast_for_inference");
   if (!enabled() || is_released_) return;
+  TORCH_CHECK(!is_lent(),
+              "release: expected no Float32Params to be open, but one is; release after it");
   give_back();
   forget_rounded();
   close();

@@ -25,6 +25,7 @@
 #include <torchamp/telemetry.h>
 // all of it
 #include <torchamp/averaged_model.h>
+#include <torchamp/float32_params.h>
 #include <torchamp/inference.h>
 #include <torchamp/initialize.h>
 #include <torchamp/logging.h>
