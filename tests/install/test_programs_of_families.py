@@ -1,5 +1,4 @@
-"""Programs in the shape of public LibTorch programs, one for each family: with torchamp, and as
-they were before."""
+"""Programs in the shapes of public LibTorch programs: with torchamp, and as they were before."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ SOURCES = ROOT / "tests" / "install" / "programs"
 ITERATIONS = 12
 OVERFLOW_AT = 8
 
-#: How far losses may be from those in float32, by `distance`. The largest measured is 0.02, of ppo
-#: at O5; the programs without their steps are at least 0.09 away.
-TOLERANCE = 0.04
+#: How far losses may be from those in float32, by `distance`. The largest measured is 0.007, of
+#: seq2seq at O4; the programs without their steps are at least 0.09 away.
+TOLERANCE = 0.02
 
 #: Backwards of an iteration, all of one loss scale, where there are several.
-BACKWARDS = {"ddpg": 2, "ppo": 4, "self_play": 2}
+BACKWARDS = {"ddpg": 2, "self_play": 2}
 
 #: Two optimizers and losses; a recurrent network; two models. The rest are soak tests.
 FIRST = ("ddpg", "seq2seq", "srgan")

@@ -1,12 +1,11 @@
-// core::Backward and core::Step on several parameters, and by sparse grads.
-#include <ATen/core/grad_mode.h>
+// core::Backward and core::Step on what the programs of mirror and languages do not draw: sparse
+// grads, a reducer's memory, and grads that appear on masters.
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
 #include <cmath>
 
-#include "clip/clip.h"
 #include "core/backward.h"
 #include "core/step.h"
 #include "device.h"
@@ -76,48 +75,6 @@ class ListsTest : public DeviceTest {
   Rig rig_{{true, false, true}, device()};
 };
 
-TEST_P(ListsTest, AParameterThatGetsNoGradKeepsWhatItHad) {
-  for (const bool lazy : {false, true}) {
-    for (const bool delays : {false, true}) {
-      Rig rig({true, false, true}, device());
-      rig.state->grads().one_pass().switch_to(lazy);
-      rig.backward(grads(rig, 5));
-      rig.backward({grads(rig, 1)[0], {}, {}}, {0, delays, false});
-      rig.backward({});
-      EXPECT_TRUE(same_bits(rig.grad(0), filled(6)));
-      EXPECT_TRUE(same_bits(rig.grad(1), filled(5)));
-      EXPECT_TRUE(same_bits(rig.grad(2), filled(5)));
-    }
-  }
-}
-
-TEST_P(ListsTest, CancelPutsTheVeryTensorsBack) {
-  rig_.backward(grads(rig_, 5));
-  std::vector<Tensor> before;
-  for (const Tensor& model : rig_.models) before.push_back(model.grad());
-  Backward backward({rig_.state}, rig_.scaler, {});
-  backward.prepare();
-  for (const Tensor& model : rig_.models) EXPECT_FALSE(model.grad().defined());
-  rig_.give(grads(rig_, 7));
-  backward.cancel();
-  for (size_t i = 0; i < before.size(); ++i) {
-    EXPECT_TRUE(rig_.models[i].grad().is_same(before[i])) << i;
-    EXPECT_TRUE(same_bits(rig_.grad(i), filled(5))) << i;
-  }
-}
-
-TEST_P(ListsTest, MastersShowTheModelsGradsOnceAsked) {
-  rig_.backward(grads(rig_, 5));
-  for (const bool asked : {false, true}) {
-    if (asked) rig_.state->show_grads();
-    for (const auto& param : rig_.state->params()) {
-      const bool shows = asked || !param->has_master();
-      EXPECT_EQ(param->model.grad().is_same(param->master.grad()), shows);
-      EXPECT_EQ(param->model.grad().scalar_type(), at::kFloat);
-    }
-  }
-}
-
 TEST_P(ListsTest, TakesGradsOfBackwardsThatItDidNotSee) {
   rig_.give(grads(rig_, 5));
   Backward backward({rig_.state}, rig_.scaler, {});
@@ -128,32 +85,6 @@ TEST_P(ListsTest, TakesGradsOfBackwardsThatItDidNotSee) {
   EXPECT_EQ(message_of([&] { again.take_grads(); }),
             "finish: expected grads of backwards since the last finish, got some that it has "
             "unscaled; call the optimizer's zero_grad() before the backwards of a step");
-}
-
-/// As after an exception.
-TEST_P(ListsTest, AStepThatDoesNotFinishLeavesModelAndMasterAlike) {
-  const at::NoGradGuard no_grad;
-  rig_.backward(grads(rig_, 5));
-  const Param& param = *rig_.state->params()[0];
-  const Tensor expected = param.master.sub(5);
-  {
-    Step step(rig_.state, {&rig_.scaler}, /*writes_model=*/false);
-    step.begin("step");
-    Tensor(param.model).sub_(param.model.grad());
-  }
-  EXPECT_TRUE(same_bits(param.master, expected));
-  EXPECT_TRUE(param.is_rounded_master());
-  EXPECT_TRUE(same_bits(rig_.grad(0), filled(5)));
-}
-
-TEST_P(ListsTest, AfterAStepMastersHaveNoGradsAndTheNextBackwardStartsAnew) {
-  rig_.backward(grads(rig_, 5));
-  step(rig_);
-  for (const size_t i : {0, 2}) EXPECT_FALSE(rig_.state->params()[i]->master.grad().defined());
-  EXPECT_TRUE(same_bits(rig_.grad(1), filled(5)));
-  rig_.backward(grads(rig_, 1));
-  EXPECT_TRUE(same_bits(rig_.grad(0), filled(1)));
-  EXPECT_TRUE(same_bits(rig_.grad(1), filled(6))) << "not zeroed, as in PyTorch";
 }
 
 TEST_P(ListsTest, ABackwardFindsScaledGradsInPlace) {
@@ -175,26 +106,6 @@ TEST_P(ListsTest, GradsInAReducersMemoryAreCopiedBeforeItWritesMore) {
     backward.finish();
   }
   EXPECT_TRUE(same_bits(rig_.grad(1), filled(7)));
-}
-
-TEST_P(ListsTest, GradsOfAnotherLossAreRefusedAndLeftOut) {
-  rig_.backward(grads(rig_, 5));
-  Backward backward({rig_.state}, rig_.scaler, {});
-  backward.scale(filled(1).set_requires_grad(true));
-  backward.prepare();
-  rig_.give(grads(rig_, 7));
-  EXPECT_EQ(message_of([&] { backward.finish(); }),
-            "scale_loss: expected the backward of the scaled loss, got grads of another loss, "
-            "which must not be unscaled; call scaled_loss.backward()");
-  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(rig_.grad(i), filled(5))) << i;
-}
-
-TEST_P(ListsTest, ABackwardMovesTheScale) {
-  rig_.backward(grads(rig_, 5));
-  EXPECT_EQ(rig_.scaler.state().growth_tracker, 1);
-  rig_.backward({{}, {}, grads(rig_, INFINITY)[2]});
-  EXPECT_EQ(rig_.scaler.state().growth_tracker, 0);
-  EXPECT_EQ(rig_.scaler.loss_scale(), kScale / 2);
 }
 
 /// Whether their grads stay scaled, or their overflow alone waits.
@@ -234,75 +145,9 @@ TORCHAMP_ON_EACH_DEVICE(ListsTest);
 /// Two optimizers of one loss scale.
 class TwoTest : public DeviceTest {
  protected:
-  /// Of both, by scaled grads; undefined: none.
-  void backward(const std::vector<Tensor>& of_one, const std::vector<Tensor>& of_other) {
-    Backward backward({one_.state, other_.state}, one_.scaler, {});
-    backward.prepare();
-    one_.give(of_one);
-    other_.give(of_other);
-    backward.finish();
-  }
-  double clipped_norm() {
-    return clip_grad_norm({one_.state.get(), other_.state.get()}, 1).item<double>();
-  }
-
   Rig one_{{true, false}, device()};
   Rig other_{{true, false}, device()};
 };
-
-TEST_P(TwoTest, AnOverflowOfOneSkipsBoth) {
-  backward(grads(one_, 5), grads(other_, INFINITY));
-  EXPECT_TRUE(one_.state->overflows().any());
-  EXPECT_TRUE(other_.state->overflows().any());
-}
-
-TEST_P(TwoTest, AnOverflowWithoutGradsIsClearedByAZeroingAndByAStep) {
-  for (const bool zeroes : {true, false}) {
-    backward({}, grads(other_, INFINITY));
-    EXPECT_TRUE(one_.state->overflows().any());
-    zeroes ? one_.state->note_zeroed() : step(one_);
-    EXPECT_FALSE(one_.state->overflows().any());
-    EXPECT_TRUE(other_.state->overflows().any());
-    other_.state->note_zeroed();
-  }
-}
-
-TEST_P(TwoTest, ClippingLeavesOutGradsThatOnlySkippedStepsUse) {
-  one_.backward(grads(one_, 5));
-  other_.backward(grads(other_, INFINITY));
-  EXPECT_NEAR(clipped_norm(), 20, 1e-3);
-  EXPECT_NEAR(one_.grad(0).norm().item<double>(), std::sqrt(0.5), 1e-3);
-  one_.backward(grads(one_, INFINITY));
-  EXPECT_FALSE(std::isfinite(clipped_norm())) << "both are to skip";
-}
-
-TEST_P(TwoTest, TheNormOfGradsThatAnotherOnesOverflowSkipsIsNotFinite) {
-  backward(grads(one_, 5), grads(other_, INFINITY));
-  EXPECT_FALSE(std::isfinite(clip_grad_norm({one_.state.get()}, 1).item<double>()));
-}
-
-TEST_P(TwoTest, GradsOfABackwardThatWasNotGivenTheOptimizerAreRefused) {
-  const auto leave_out_the_other = [&] {
-    Backward backward({one_.state}, one_.scaler, {});
-    backward.prepare();
-    one_.give(grads(one_, 5));
-    other_.give(grads(other_, 5));
-    backward.finish();
-  };
-  const std::string refusal =
-      ": expected grads of backwards in scale_loss's that were given this optimizer, got one, of "
-      "sizes [4, 2], of a scale_loss that was not; give it all optimizers whose parameters its "
-      "loss reaches, or zero their grads before their own backward";
-  leave_out_the_other();
-  EXPECT_EQ(message_of([&] { step(other_); }), "step" + refusal);
-  EXPECT_EQ(message_of([&] { clipped_norm(); }), "clip_grad_norm_" + refusal);
-  other_.backward(grads(other_, 1));
-  EXPECT_TRUE(same_bits(other_.grad(0), one_.grad(0).div(5)))
-      << "set aside, as its master has none";
-  EXPECT_EQ(message_of([&] { step(other_); }), "step" + refusal) << "it was added to the other";
-  other_.state->note_zeroed();
-  EXPECT_EQ(message_of([&] { step(other_); }), "no error");
-}
 
 TEST_P(TwoTest, GradsOfMastersInABackwardThatWasNotGivenTheOptimizerAreRefusedToo) {
   for (const bool shows : {false, true}) {
@@ -330,26 +175,6 @@ TEST_P(TwoTest, DelayedGradsOfMastersAreNoGradsOfTheNextLoss) {
   second.prepare();
   EXPECT_EQ(message_of([&] { second.finish(); }), "no error");
   EXPECT_TRUE(same_bits(one_.grad(0), at::full_like(master, 5)));
-}
-
-/// Without masters.
-TEST_P(TwoTest, ClippingOfOneThatIsToSkipLeavesWhatItShares) {
-  other_.state->add("add", one_.models[1]);
-  one_.backward({grads(one_, INFINITY)[0], grads(one_, 5)[1]});
-  EXPECT_FALSE(other_.state->overflows().any());
-  EXPECT_FALSE(std::isfinite(clip_grad_norm({one_.state.get()}, 1).item<double>()));
-  EXPECT_TRUE(one_.grad(1).eq(5).all().item<bool>());
-}
-
-/// Without masters.
-TEST_P(TwoTest, OfASharedParameterAnOverflowSkipsBothUntilItIsZeroed) {
-  other_.state->add("add", one_.models[1]);
-  one_.backward(grads(one_, INFINITY));
-  EXPECT_TRUE(other_.state->overflows().any());
-  one_.state->note_zeroed();
-  EXPECT_FALSE(other_.state->overflows().any());
-  one_.backward({grads(one_, INFINITY)[0], grads(one_, 5)[1]});
-  EXPECT_FALSE(other_.state->overflows().any()) << "it was not in the shared one";
 }
 
 TORCHAMP_ON_EACH_DEVICE(TwoTest);

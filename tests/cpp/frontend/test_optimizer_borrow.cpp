@@ -159,23 +159,6 @@ TEST_P(BorrowTest, GroupsAndStatesAreOfTheModelsParameters) {
   expect_states_of_parameters<optim::FusedAdam>(device(), options());
 }
 
-TEST_P(BorrowTest, WeightsThatAreSwappedOutAndBackKeepTheirMasters) {
-  Trained<torch::optim::SGD> run(device(), options());
-  run.step();
-  const auto before = run.masters();
-  const std::vector<Tensor> held = clones(run.net->parameters());
-  const torch::NoGradGuard no_grad;
-  for (Tensor& param : run.net->parameters()) param.mul_(1.25);
-  {
-    const at::AutoGradMode grad_mode(true);
-    run.backward();  // a forward and a backward take nothing over
-  }
-  const auto params = run.net->parameters();
-  for (size_t i = 0; i < params.size(); ++i) Tensor(params[i]).copy_(held[i]);
-  run.amped.optimizer.zero_grad();
-  EXPECT_TRUE(same_bits(clones(run.amped.optimizer.master_params()), before));
-}
-
 TEST_P(BorrowTest, FusedStatesThatTheProgramHasClearedStartAnew) {
   Trained<optim::FusedAdam> run(device(), options());
   run.step();
@@ -246,45 +229,6 @@ TEST_P(BorrowTest, LibTorchsClippingClipsTheStep) {
   EXPECT_NEAR(norm_of_clipped_update<optim::FusedSGD>(device(), options()), 0.5, 0.005);
 }
 
-/// By a rate of 1, which brings them to where the loss has its minimum, by backwards alone, after
-/// another and outside of scale_loss.
-template <class O>
-void expect_losses_of_masters_count(at::Device device, const Options& options) {
-  Trained<O> run(device, options, 1.0);
-  const auto distance = [&] {
-    Tensor sum = at::zeros({}, device);
-    for (const Tensor& master : run.amped.optimizer.master_params()) {
-      sum = sum + (master - 0.75).square().sum() / 2;
-    }
-    return sum;
-  };
-  const auto expect_there = [&] {
-    for (const Tensor& master : run.masters()) {
-      EXPECT_TRUE(at::allclose(master, at::full_like(master, 0.75), 1e-3, 1e-3));
-    }
-  };
-  scale_loss(distance(), run.amped.optimizer).backward();
-  run.amped.optimizer.step();
-  expect_there();
-  run.step();
-  for (const bool is_scaled : {true, false}) {
-    run.amped.optimizer.zero_grad();
-    scale_loss(run.loss() * 0.0, run.amped.optimizer).backward();
-    if (is_scaled) scale_loss(distance(), run.amped.optimizer).backward();
-    if (!is_scaled) distance().backward();
-    run.amped.optimizer.step();
-    expect_there();
-    run.step();
-  }
-}
-
-TEST_P(BorrowTest, LossesOfMastersCount) {
-  expect_losses_of_masters_count<torch::optim::SGD>(device(), options());
-  expect_losses_of_masters_count<optim::FusedSGD>(device(), options());
-  expect_losses_of_masters_count<optim::FusedSGD>(device(),
-                                                  options().materialize_master_grads(false));
-}
-
 /// By a rate of 1: in place of what masters show, and where they show none.
 template <class O>
 void expect_grads_of_masters_count(at::Device device, const Options& options) {
@@ -332,19 +276,6 @@ void expect_true_grads(at::Device device, const Options& options) {
 TEST_P(BorrowTest, GradsAreUnscaledAndOfOneDtype) {
   expect_true_grads<torch::optim::SGD>(device(), options());
   expect_true_grads<optim::FusedSGD>(device(), options());
-}
-
-TEST_P(BorrowTest, TheLaterWriteOfModelAndMastersWins) {
-  const at::NoGradGuard no_grad;
-  Trained<torch::optim::SGD> run(device(), options());
-  const Tensor bias = run.net->last->bias;
-  bias.fill_(1);
-  run.amped.optimizer.master_params();
-  const Tensor master = core::param_of(bias)->master;
-  EXPECT_TRUE(master.eq(1).all().item<bool>());
-  master.fill_(2);
-  run.loss();
-  EXPECT_TRUE(bias.eq(2).all().item<bool>());
 }
 
 /// That writes are counted: those of LibTorch's optimizers, through data(), are not.

@@ -1,4 +1,4 @@
-// Optimizers that share a parameter.
+// Parameters with masters, which have one optimizer.
 #include "core/param.h"
 #include "errors.h"
 #include "net.h"
@@ -8,7 +8,7 @@ namespace {
 
 using at::Tensor;
 
-class SharedTest : public LevelTest {
+class OneOwnerTest : public LevelTest {
  protected:
   static std::vector<Tensor> params_from(const Net& net, bool first) {
     return first ? std::vector{net->first->weight, net->last->weight}
@@ -24,37 +24,6 @@ class SharedTest : public LevelTest {
   torch::optim::SGD other_{params_from(net_, false), 0.5};
   Batch batch_ = make_batch(device());
 };
-
-TEST_P(SharedTest, EachStepsItByItsOwnBackward) {
-  auto many = initialized();
-  auto& model = std::get<0>(many.models);
-  const Tensor& shared = net_->last->weight;
-  for (Optimizer& optimizer : many.optimizers) {
-    many.optimizers[0].zero_grad();
-    many.optimizers[1].zero_grad();
-    const Tensor before = shared.detach().clone();
-    { scale_loss(loss_of(model(batch_.data), batch_.target), optimizer).backward(); }
-    const Tensor expected = before.sub(shared.grad(), 0.5);
-    EXPECT_TRUE(optimizer.step());
-    EXPECT_TRUE(same_bits(shared.detach(), expected));
-    net_->zero_grad();
-  }
-}
-
-TEST_P(SharedTest, AScaleLossTakesOneOfThem) {
-  auto many = initialized();
-  const Tensor loss = loss_of(std::get<0>(many.models)(batch_.data), batch_.target);
-  EXPECT_EQ(message_of([&] { scale_loss(loss, many.optimizers).backward(); }),
-            "scale_loss: expected optimizers that share no parameter, got one of sizes [2, 16] in "
-            "optimizers[0] and optimizers[1]; make one optimizer with two groups, or give a "
-            "scale_loss only the optimizer that steps next");
-  { scale_loss(loss, many.optimizers[0]).backward(); }
-  EXPECT_TRUE(many.optimizers[0].step());
-}
-
-TORCHAMP_AT_LEVELS(SharedTest, OptLevel::O0, OptLevel::O1, OptLevel::O4);
-
-class OneOwnerTest : public SharedTest {};
 
 const char* const kRemedy = "make one optimizer with two groups, or train in phases: ";
 

@@ -20,24 +20,6 @@ class WarningsTest : public LevelTest {
   }
 };
 
-TEST_P(WarningsTest, OfStepsWithoutABackward) {
-  const Options options = Options(level()).loss_scale(1024.0);
-  Training training(device(), options);
-  EXPECT_EQ(logged([&] { training.step(); }), "");
-  const auto step = [&] {
-    training.optimizer().zero_grad();
-    training.optimizer().step();
-  };
-  EXPECT_EQ(logged([&] {
-              step();
-              step();
-            }),
-            "Optimizer::step: expected grads, got none, so nothing changes; run the "
-            "backward, of a loss that reaches the optimizer's parameters, in scale_loss\n");
-  Training silent(device(), Options(options).verbosity(0));
-  EXPECT_EQ(logged([&] { silent.optimizer().step(); }), "");
-}
-
 TEST_P(WarningsTest, OfStochasticRoundingBesideMasters) {
   Net net = make_net(device());
   torch::optim::SGD plain(net->first->parameters(), 0.1);

@@ -1,6 +1,6 @@
 // release, and torch::save and torch::load of nets that initialize has cast.
 #include <torch/nn/modules/container/sequential.h>
-#include <torchamp/optim/adam.h>
+#include <torch/optim/adam.h>
 
 #include <memory>
 #include <sstream>
@@ -152,40 +152,6 @@ TEST_P(ReleaseTest, ItTrainsAsAPlainNet) {
   }
 }
 
-TEST_P(ReleaseTest, TheRunGoesOnWhereItWas) {
-  for (const Options& options : all_options()) {
-    if (!options.resolve().master_weights.value_or(true)) continue;
-    Training straight = trained(options), training = trained(options);
-    const ScaleState scale = training.scaler().state();
-    release(training.amped);
-    training.amped = initialize(training.net, training.sgd, options);
-    training.scaler().load_state(scale);
-    for (int i = 0; i < 3; ++i) {
-      straight.step();
-      training.step();
-    }
-    expect_same(training, Snapshot(straight));
-  }
-}
-
-TEST_P(ReleaseTest, FusedOptimizersWithoutMasterGrads) {
-  Net net = make_net(device());
-  const Batch batch = make_batch(device());
-  optim::FusedAdam adam(net->parameters(), optim::FusedAdamOptions(0.01));
-  const Options options = quiet(OptLevel::O2).materialize_master_grads(false);
-  auto amped = initialize(net, adam, options);
-  for (int i = 0; i < 3; ++i) {
-    scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
-    amped.optimizer.step();
-    amped.optimizer.zero_grad();
-  }
-  const auto values = values_of(net, *amped.model.amp());
-  release(amped.model);
-  EXPECT_TRUE(same_bits(tensors_of(net), values));
-  plain_step(net, adam, batch);
-  EXPECT_EQ(adam.state().size(), net->parameters().size());
-}
-
 TEST_P(ReleaseTest, ASecondPhaseWithANewOptimizer) {
   Net net = make_net(device());
   const Batch batch = make_batch(device());
@@ -201,19 +167,6 @@ TEST_P(ReleaseTest, ASecondPhaseWithANewOptimizer) {
   auto again = initialize(net, adam, quiet(OptLevel::O5));
   scale_loss(loss_of(again.model(batch.data), batch.target), again.optimizer).backward();
   EXPECT_TRUE(again.optimizer.step());
-}
-
-TEST_P(ReleaseTest, WithinScaleLossItIsRefusedAndChangesNothing) {
-  Training training = trained(quiet(OptLevel::O2));
-  {
-    scale_loss scaled_loss(training.loss(), training.optimizer());
-    const Snapshot before(training);
-    EXPECT_EQ(message_of([&] { release(training.amped); }),
-              "release: expected no scale_loss to be open, but one is; release after it");
-    expect_same(training, before);
-    scaled_loss.backward();
-  }
-  EXPECT_TRUE(training.optimizer().step());
 }
 
 TEST_P(ReleaseTest, TorchSaveWritesFloat32WithTheMasters) {

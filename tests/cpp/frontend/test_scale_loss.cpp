@@ -66,15 +66,6 @@ TEST_P(DynamicTest, StageByStage) {
   EXPECT_EQ(training.scaler().state().growth_tracker, 1);
 }
 
-TEST_P(DynamicTest, GradsAreDividedByTheScaleTheyWereMultipliedWith) {
-  Training fresh(device(), options()), before_growth(device(), options());
-  before_growth.scaler().load_state({65536, 1999});
-  { scale_loss(fresh.loss(), fresh.optimizer()).backward(); }
-  { scale_loss(before_growth.loss(), before_growth.optimizer()).backward(); }
-  EXPECT_EQ(before_growth.scaler().loss_scale(), 131072);
-  EXPECT_TRUE(same_bits(before_growth.grads(), fresh.grads()));
-}
-
 /// A backward does not overwrite what a later one still needs.
 TEST_P(DynamicTest, ForwardsMayComeBeforeTheOtherLossesBackwards) {
   Training training(device(), options()), in_turn(device(), options());
@@ -116,22 +107,6 @@ TEST_P(DynamicTest, AnExceptionPutsEverythingBack) {
   EXPECT_TRUE(training.optimizer().step());
 }
 
-TEST_P(DynamicTest, TheBackwardComesBeforeTheEnd) {
-  Training training(device(), options());
-  const auto before = clones(training.net->parameters());
-  const auto backward_after_it = [&] {
-    Tensor scaled_loss;
-    { scaled_loss = scale_loss(training.loss(), training.optimizer()).tensor(); }
-    scaled_loss.backward();
-  };
-  EXPECT_TRUE(
-      contains(message_of(backward_after_it),
-               "expected the backward of the scaled loss before the end of its scale_loss"));
-  for (const Tensor& param : training.net->parameters()) EXPECT_FALSE(param.grad().defined());
-  training.optimizer().step();
-  EXPECT_TRUE(same_bits(training.net->parameters(), before));
-}
-
 TEST_P(DynamicTest, TheFunctionIsTheGuard) {
   Training guard(device(), options()), function(device(), options());
   { scale_loss(guard.loss(), guard.optimizer()).backward(); }
@@ -170,18 +145,6 @@ TEST_P(DynamicTest, AGuardInADestructorMindsOnlyItsOwnExceptions) {
   };
   EXPECT_EQ(message_of(unwind), "older");
   EXPECT_EQ(training.scaler().state().growth_tracker, 1);
-}
-
-TEST_P(DynamicTest, ZeroGradInsideDropsWhatWasSetAside) {
-  Training once(device(), options()), dropped(device(), options());
-  { scale_loss(once.loss(), once.optimizer()).backward(); }
-  { scale_loss(dropped.loss(), dropped.optimizer()).backward(); }
-  {
-    scale_loss scaled_loss(dropped.loss(), dropped.optimizer());
-    dropped.optimizer().zero_grad();
-    scaled_loss.backward();
-  }
-  EXPECT_TRUE(same_bits(dropped.grads(), once.grads()));
 }
 
 TEST_P(DynamicTest, AFixedScaleSkipsNothing) {
@@ -244,21 +207,6 @@ TEST_P(DynamicTest, ARunOfNanLossesIsNamedAndItsScaleRecovers) {
   for (int step = 0; step < 40; ++step) taken += step_of(training, 1.0);
   EXPECT_GE(training.scaler().loss_scale(), 0x1p12);
   EXPECT_GE(taken, 36);
-}
-
-TEST_P(DynamicTest, TooManySkipsInARowThrow) {
-  Training training(device(), options().verbosity(0).max_consecutive_skips(3));
-  const auto step = [&] {
-    for (int i = 0; i < 3; ++i) step_of(training, NAN);
-    training.scaler().loss_scale();  // waits for the device
-    step_of(training, NAN);
-  };
-  EXPECT_PRED2(
-      contains, message_of(step),
-      "max_consecutive_skips = 3 skipped steps in a row, got 3, loss scale from 32768 to 8192: the "
-      "loss itself");
-  EXPECT_TRUE(step_of(training, 1.0));
-  EXPECT_THROW(options().max_consecutive_skips(0), c10::ValueError);
 }
 
 TEST_P(DynamicTest, BackwardRunsOutsideOfAutocast) {

@@ -1,5 +1,5 @@
-"""Arguments of wrong types, wherever they may be: no error is in the words of pybind11, of C++ or
-of Python's own internals."""
+"""Arguments of wrong types, wherever they may be: each error names the function, the argument and
+what it got, and none is in the words of pybind11, of C++ or of Python's own internals."""
 
 from __future__ import annotations
 
@@ -55,18 +55,40 @@ def functions() -> Iterator[tuple[str, Callable]]:
 
 
 FUNCTIONS = dict(functions())
+#: Who speaks for a function, and the names of arguments there.
+SPEAKERS = {
+    "Amp": ("initialize", {}),
+    "OverflowTrace": ("trace_overflow", {}),
+    "LossScaleOptimizer": ("GradScaler", {"init_scale": "initial_scale"}),
+}
 
 
-def check(call: Callable[[], object]) -> None:
+def check(name: str, given: list[Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            call()
+            FUNCTIONS[name](*given)
         except OSError:
             pass  # of a text that is taken for a path
         except Exception as error:
             assert FORM.match(str(error)), repr(error)
             assert "incompatible" not in str(error)
+            if isinstance(error, TypeError) and not re.search(r"\(\) |argument: ", str(error)):
+                check_names_the_argument(name, given, str(error))
+
+
+def check_names_the_argument(name: str, given: list[Any], message: str) -> None:
+    """The function, the argument, and what it got as that."""
+    function = name.rpartition(".")[2]
+    speaker, names = SPEAKERS.get(function, (function, {}))
+    spoken = rf"(?:\w+\.)?(?:{function}|{speaker}): expected "
+    of_argument = r"(\w+)(\[0\])?(?:, the \w+ argument,)? to be .*, got (.*)"
+    found = re.match(spoken + of_argument, message, re.DOTALL)
+    assert found is not None, message
+    argument, is_element, got = found.groups()
+    place = list(inspect.signature(FUNCTIONS[name]).parameters).index(names.get(argument, argument))
+    value = given[place][0] if is_element and isinstance(given[place], list) else given[place]
+    assert type(value).__name__ in got or repr(value) in got, message
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -75,7 +97,7 @@ def test_no_function_lets_others_speak(name, tmp_path, monkeypatch):
     pair = initialized("O2", linear_net(), sgd)
     for count in (0, 1, 2):
         for kinds in itertools.product(WRONG, repeat=count):
-            check(lambda kinds=kinds: FUNCTIONS[name](*[WRONG[kind]() for kind in kinds]))
+            check(name, [WRONG[kind]() for kind in kinds])
     del pair
 
 

@@ -79,6 +79,30 @@ def test_resuming_is_exact(level, order):
     assert_equal(run(level, make, 8, resume_at=5, order=order), run(level, make, 8))
 
 
+@pytest.mark.parametrize("order", [PARTS, [*PARTS[1:], PARTS[0]]], ids="-".join)
+@pytest.mark.parametrize("here", LEVELS)
+@pytest.mark.parametrize("there", LEVELS)
+def test_a_level_goes_on_where_another_stopped(there, here, order):
+    """Without amp's part, which is of one level."""
+    model, optimizer = initialized(there, Net(), sgd, loss_scale=64.0)
+    for seed in range(3):
+        train_step(model, optimizer, seed)
+    checkpoint = checkpoint_of(model, optimizer)
+    for seed in range(3, 6):
+        train_step(model, optimizer, seed)
+    expected = model.state_dict()
+    amp.release(model)
+    model, optimizer = resumed(order, here, sgd, checkpoint)
+    rounded = {
+        name: value.half().float() if here == "O3" and value.is_floating_point() else value
+        for name, value in checkpoint["model"].items()
+    }
+    assert_equal(dict(model.state_dict()), rounded)
+    for seed in range(3, 6):
+        train_step(model, optimizer, seed)
+    torch.testing.assert_close(model.state_dict(), expected, rtol=0.05, atol=0.01)
+
+
 def load_by_submodule(model, state: dict) -> None:
     for name, module in model.named_children():
         prefix = f"{name}."

@@ -5,8 +5,6 @@ import torch
 from nets import (
     MASTER_LEVELS,
     Net,
-    backward,
-    initialized,
     linear_net,
     loss_of,
     sgd,
@@ -34,31 +32,6 @@ def test_groups_stay_the_same_objects():
     assert optimizer.param_groups is groups
     assert all(a is b for a, b in zip(groups, each))
     assert all(group["params"] is params for group, params in zip(groups, lists))
-
-
-def test_masters_follow_what_is_written_to_the_model():
-    model, optimizer = initialized("O2", linear_net())
-    with torch.no_grad():
-        model[0].weight.fill_(3.0)
-    backward(model, optimizer)
-    assert torch.equal(masters(optimizer)[0], torch.full((8, 4), 3.0))
-    assert not torch.equal(masters(optimizer)[1], model[0].bias.float()), "others keep their bits"
-
-
-def test_writes_past_the_version_counter_need_a_word():
-    model, optimizer = initialized("O2", linear_net(), lambda m: sgd(m, lr=0.0))
-    model[0].weight.data.fill_(3.0)
-    amp.refresh_masters(optimizer)
-    train_step(model, optimizer)
-    assert (model[0].weight == 3).all()
-
-
-def test_the_model_follows_masters_written_by_hand():
-    model, optimizer = initialized("O2", linear_net(), lambda m: sgd(m, lr=0.0))
-    with torch.no_grad():
-        masters(optimizer)[0].fill_(2.0)
-    train_step(model, optimizer)
-    assert (model[0].weight == 2).all()
 
 
 def shared(level: str) -> tuple[nn.Module, list[torch.optim.Optimizer]]:

@@ -1,5 +1,5 @@
-"""Masters stepped by grads that stay scaled in the model, with materialize_master_grads=False: the
-same numbers as without it."""
+"""Masters stepped by grads that stay scaled in the model, with materialize_master_grads=False: what
+makes them unscaled, and what does not."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from nets import (
     Net,
     backward,
     batch,
-    changed,
-    everything,
     initialized,
     linear_net,
     loss_of,
@@ -23,66 +21,21 @@ from nets import (
 
 from torchamp import amp, optimizers
 
-MAKERS = {
-    "adamw": lambda model: optimizers.FusedAdamW(model.parameters(), 0.01, eps=1e-4),
-    "sgd": lambda model: optimizers.FusedSGD(model.parameters(), 0.1, 0.5),
-    "plain_sgd": lambda model: optimizers.FusedSGD(model.parameters(), 0.1),
-    "novograd": lambda model: optimizers.FusedNovoGrad(model.parameters()),
-    "lamb": lambda model: optimizers.FusedLAMB(model.parameters()),
-}
+
+def fused_adamw(model):
+    return optimizers.FusedAdamW(model.parameters(), 0.01, eps=1e-4)
 
 
-def pair(level, name="adamw", model=Net, **options):
-    """The same training twice: by scaled grads, and by true ones."""
-    net, options = model(), {"loss_scale": "dynamic", **options}
-    lazy = initialized(
-        level, copy.deepcopy(net), MAKERS[name], materialize_master_grads=False, **options
-    )
-    return lazy, initialized(level, copy.deepcopy(net), MAKERS[name], **options)
+def fused_sgd(model):
+    return optimizers.FusedSGD(model.parameters(), 0.1, 0.5)
 
 
-def lazy_training(name="adamw", model=Net, **options):
-    return initialized("O2", model(), MAKERS[name], materialize_master_grads=False, **options)
-
-
-def assert_same(lazy, eager):
-    assert not changed(everything(*lazy), everything(*eager))
-
-
-def assert_close(lazy, eager):
-    torch.testing.assert_close(everything(*lazy), everything(*eager), rtol=1e-3, atol=1e-5)
+def lazy_training(model=Net, **options):
+    return initialized("O2", model(), fused_adamw, materialize_master_grads=False, **options)
 
 
 def shows_scaled_grads(model) -> bool:
     return any(p.dtype.itemsize == 2 and p.grad.dtype == p.dtype for p in model.parameters())
-
-
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("loss_scale", ["dynamic", 64.0])
-def test_the_same_numbers(level, name, loss_scale):
-    """Also of a step that an overflow skips."""
-    lazy, eager = pair(level, name, loss_scale=loss_scale)
-    for step in range(5):
-        overflows = step == 2 and loss_scale == "dynamic"
-        for model, optimizer in (lazy, eager):
-            optimizer.zero_grad()
-            with overflow_at(model.first.weight, math.inf if overflows else 0.0):
-                backward(model, optimizer, step)
-        assert shows_scaled_grads(lazy[0]) and not shows_scaled_grads(eager[0])
-        for _, optimizer in (lazy, eager):
-            optimizer.step()
-        assert_same(lazy, eager)
-
-
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_a_step_uses_grads_up(level):
-    lazy, eager = pair(level)
-    for step in range(3):
-        for model, optimizer in (lazy, eager):
-            backward(model, optimizer, step)  # without zero_grad
-            optimizer.step()
-        assert_same(lazy, eager)
 
 
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch has no grad_dtype")
@@ -147,16 +100,6 @@ def test_torchamps_own_looks_leave_grads_scaled(look):
         optimizer.step()
 
 
-def test_model_grads_must_stay_as_they_are():
-    model, optimizer = lazy_training()
-    backward(model, optimizer)
-    before = everything(model, optimizer)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    with pytest.raises(RuntimeError, match="clip with amp.clip_grad_norm_"):
-        optimizer.step()
-    assert not changed(before, everything(model, optimizer))
-
-
 def test_sparse_grads_are_materialized_and_refused():
     model = torch.nn.Sequential(torch.nn.Embedding(5, 4, sparse=True), torch.nn.Linear(4, 3))
     model, optimizer = lazy_training(model=lambda: model, loss_scale=64.0)
@@ -167,41 +110,12 @@ def test_sparse_grads_are_materialized_and_refused():
         optimizer.step()
 
 
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-@pytest.mark.parametrize("name", MAKERS)
-def test_clipping_of_scaled_grads(level, name):
-    lazy, eager = pair(level, name)
-    for step in range(3):
-        norms = []
-        for model, optimizer in (lazy, eager):
-            optimizer.zero_grad()
-            backward(model, optimizer, step)
-            norms.append(amp.clip_grad_norm_(optimizer, 0.05))
-            optimizer.step()
-        torch.testing.assert_close(*norms)
-        assert_close(lazy, eager)
-    assert lazy[1]._torchamp.core.lazy
-
-
-def test_clipping_several_optimizers_together():
-    models = [linear_net(), linear_net()]
-    made = [MAKERS["adamw"](models[0]), torch.optim.SGD(models[1].parameters(), 0.1)]
-    amp.initialize(models, made, opt_level="O2", verbosity=0)
-    loss = loss_of(models[0]) + loss_of(models[1])
-    with amp.scale_loss(loss, made) as scaled_loss:
-        scaled_loss.backward()
-    norm = amp.clip_grad_norm_(made, 0.01)
-    grads = [p.grad for each in made for p in amp.master_params(each)]
-    assert norm > 0.01
-    torch.testing.assert_close(torch.cat([g.flatten() for g in grads]).norm().item(), 0.01)
-
-
 @pytest.mark.parametrize("norm_type", [1.0, 2.0])
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("make", [fused_sgd, fused_adamw])
 @pytest.mark.parametrize("level", ["O1", "O2"])
-def test_the_norm_where_another_s_grads_skip_the_step_is_not_finite(level, name, norm_type):
+def test_the_norm_where_another_s_grads_skip_the_step_is_not_finite(level, make, norm_type):
     models = [linear_net(), linear_net()]
-    made = [MAKERS[name](model) for model in models]
+    made = [make(model) for model in models]
     amp.initialize(models, made, opt_level=level, loss_scale="dynamic", verbosity=0)
     loss = loss_of(models[0]) + loss_of(models[1])
     with overflow_at(models[0][0].bias), amp.scale_loss(loss, made) as scaled_loss:
@@ -213,7 +127,7 @@ def test_the_norm_where_another_s_grads_skip_the_step_is_not_finite(level, name,
 
 
 def test_clipping_when_disabled():
-    model, optimizer = initialized("O2", Net(), MAKERS["adamw"], enabled=False)
+    model, optimizer = initialized("O2", Net(), fused_adamw, enabled=False)
     loss_of(model).backward()
     amp.clip_grad_norm_(optimizer, 0.01)
     grads = torch.cat([p.grad.flatten() for p in model.parameters()])
@@ -224,7 +138,7 @@ def test_clipping_when_disabled():
 def test_clipping_at_O0_is_torchs(norm_type):
     models = [Net(), Net()]
     models[1].load_state_dict(models[0].state_dict())
-    ours, optimizer = initialized("O0", models[0], MAKERS["adamw"])
+    ours, optimizer = initialized("O0", models[0], fused_adamw)
     for model in models:
         loss_of(model).backward()
     norm = amp.clip_grad_norm_(optimizer, 1e-3, norm_type)

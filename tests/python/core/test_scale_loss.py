@@ -52,18 +52,6 @@ def test_the_models_grads_are_the_masters():
         assert param.grad.dtype == torch.float32 and param.grad is master.grad
 
 
-def test_delayed_unscaling_leaves_scaler_and_masters_alone():
-    model, optimizer = initialized("O2", linear_net())
-    with overflow_at(model[0].weight):
-        backward(model, optimizer, delay_unscale=True)
-    assert scaler_of(optimizer).state() == (2.0**16, 0)
-    assert all(p.grad is None for p in amp.master_params(optimizer))
-    with pytest.raises(RuntimeError, match="step: expected unscaled grads"):
-        optimizer.step()
-    backward(model, optimizer)
-    assert scaler_of(optimizer).loss_scale() == 2.0**15
-
-
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_grads_from_before_a_parameter_was_added_are_not_stepped(level):
     model = linear_net()

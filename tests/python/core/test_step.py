@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 import torch
@@ -80,17 +79,6 @@ def test_a_fixed_scale_never_skips():
         backward(model, optimizer)
     optimizer.step()
     assert not torch.isfinite(model[0].weight).all()
-
-
-@pytest.mark.parametrize("level", ["O2", "O5"])
-@pytest.mark.parametrize("overflow", [False, True])
-def test_master_grads_are_gone_after_the_step(level, overflow):
-    model, optimizer = initialized(level, Net(), loss_scale="dynamic")
-    with overflow_at(model.first.weight, math.inf if overflow else 0.0):
-        backward(model, optimizer)
-    optimizer.step()
-    for master, param in zip(amp.master_params(optimizer), model.parameters()):
-        assert (master.grad is None) == (overflow or master is not param)
 
 
 class GradsOfItsOwn(torch.optim.SGD):

@@ -109,35 +109,6 @@ def assert_same_bytes(before, after):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("case", PAIRS)
-def test_steps_as_torch(case, device):
-    ours, theirs, options = PAIRS[case]
-    params, reference = make_params(device), make_params(device, torch.float64)
-    optimizer = ours(two_groups(params), **options)
-    oracle = theirs(two_groups(reference), **options)
-    for step in range(10):
-        set_grads(params, step)
-        for param, exact in zip(params, reference):
-            exact.grad = param.grad.double()
-        optimizer.step()
-        oracle.step()
-    for param, exact in zip(params, reference):
-        torch.testing.assert_close(param.double(), exact, rtol=2e-6, atol=2e-6)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_the_first_step_may_be_skipped(name, device):
-    params, others = make_params(device), make_params(device)
-    optimizer, plain = OURS[name](params), OURS[name](others)
-    set_grads(params, 0)
-    optimizer.found_inf = torch.ones((), device=device)
-    optimizer.step()
-    del optimizer.found_inf
-    train(optimizer, params, 2)
-    train(plain, others, 2)
-    assert_same_bytes(everything(plain, others), everything(optimizer, params))
-
-
 @pytest.mark.parametrize("name", OURS)
 def test_params_without_grads_are_skipped(name, device):
     params = make_params(device)
@@ -255,25 +226,6 @@ def test_zero_grad_is_torchs(set_to_none):
     optimizer.zero_grad(set_to_none)
     for param in params:
         assert param.grad is None if set_to_none else not param.grad.any()
-
-
-def test_torch_grad_scaler_takes_them():
-    params, others = make_params("cpu"), make_params("cpu")
-    optimizer, plain = optimizers.FusedAdam(params), optimizers.FusedAdam(others)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
-    for step in range(3):
-        set_grads(others, step)
-        loss = sum((param * other.grad).sum() for param, other in zip(params, others))
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        if step == 1:
-            params[0].grad[0] = float("inf")
-        scaler.step(optimizer)
-        scaler.update()
-        if step != 1:
-            plain.step()
-    assert scaler.get_scale() == 128.0
-    assert_same_bytes(everything(plain, others), everything(optimizer, params))
 
 
 def test_torch_grad_scaler_takes_them_without_grads():

@@ -128,6 +128,12 @@ OF_TWO = {
         overflow(1, 0, 1, layers=None),
         *[Event("zero_model"), step(0), step(1)],
     ],
+    "zeroed_without_grads_after_an_overflow": [
+        *[overflow(1, 0, 1, layers=None), zero(0), backward(2, 0), step(0)],
+    ],
+    "clipped_beside_an_overflowed_one": [
+        *[overflow(1, 0, 1), clip_norm(0), step(0), step(1)],
+    ],
     "clipped_with_an_overflowed_one": [
         *[overflow(1, 0, 1), step(0), backward(2, 0, 1)],
         *[clip_norm(0, 1, max_norm=0.1), step(0), step(1)],
