@@ -1,5 +1,5 @@
 """adopt_data_writes: writes that bypass PyTorch's version counters, through `.data`, in any layout
-and of masters. Of the model's, test_fuzz.py draws programs."""
+and of masters. test_core_states.cpp has every sequence of them."""
 
 import pytest
 import torch
