@@ -18,7 +18,7 @@ from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import check_optimizer, params_of
 from torchamp.amp._optimizer import (
     Optimizers,
-    in_training,
+    gates,
     known_states,
     listed,
     listed_optimizers,
@@ -36,6 +36,7 @@ from torchamp.amp._session import (
     ScaledLoss,
     Session,
     Telemetry,
+    in_training,
     is_disabled,
 )
 from torchamp.amp._settings import Level, Overrides
@@ -318,6 +319,7 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     check_optimizer("master_params", optimizer)
     state = in_training(optimizer)
     if state is not None:
+        gates.renew(optimizer, state)
         state.follow(optimizer, "master_params")
         state.core.bring_together()
         with state.session.shards.mirrored():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Union
 
@@ -15,6 +14,8 @@ from torchamp._arguments import expect, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
+from torchamp.amp._closures import closure_at, place_of_closure, with_closure
+from torchamp.amp._gate import Gates, given_around, note_inner
 from torchamp.amp._loans import lend_to_method
 from torchamp.amp._masters import (
     LOW_PRECISION,
@@ -25,8 +26,7 @@ from torchamp.amp._masters import (
     mastered,
     params_of,
 )
-from torchamp.amp._place import Place
-from torchamp.amp._session import OptimizerSession, Session
+from torchamp.amp._session import OptimizerSession, Session, in_training
 from torchamp.optimizers import FusedOptimizer
 
 if TYPE_CHECKING:
@@ -35,23 +35,16 @@ if TYPE_CHECKING:
 Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 
 
-def in_training(optimizer: Any) -> OptimizerSession | None:
-    """What torchamp knows of an optimizer that initialize returned; None of others."""
-    return getattr(optimizer, "__dict__", {}).get("_torchamp")
-
-
 def _states_of_params(optimizer: torch.optim.Optimizer) -> list[OptimizerSession]:
     """Its own, or those of the optimizers whose masters belong to parameters in its groups, or that
-    wrap it."""
+    of the one around it."""
     own = in_training(optimizer)
     if own is not None:
         return [own]
     if owners := _C.owners(optimizer.param_groups):
         return [state for state in OptimizerSession.known if state.core in owners]
-    sessions = {state.session for state in OptimizerSession.known}
-    given = [each for session in sessions for each in session.optimizers()]
-    wrappers = [each for each in given if any(base is optimizer for base in _wrapped_by(each))]
-    return [state for each in wrappers if (state := in_training(each)) is not None]
+    around = given_around(optimizer)
+    return [] if around is None else [around]
 
 
 def _around_step(
@@ -60,50 +53,46 @@ def _around_step(
     """Steps masters, unless a backward since the last step overflowed: then nothing changes but
     that the grads are given up, and None is returned."""
     states = _states_of_params(optimizer)
-    if not states:
-        _tell_copies(optimizer)
+    if not states:  # those that own the masters are gone
         return step(optimizer, *args, **kwargs)
     if loans := dict.fromkeys(loan for state in states for loan in state.open_loans):
         with contextlib.ExitStack() as paused:
             for loan in loans:
                 paused.enter_context(_C.PausedLoan(loan))
             return _around_step(optimizer, step, args, kwargs)
-    inner = functools.partial(step, optimizer, *args, **kwargs)
+    call = functools.partial(step, optimizer, *args, **kwargs)
     if any(state.open_step is not None for state in states):
-        return _call(inner, states)
-    closure = args[0] if args else kwargs.get("closure")
-    if closure is None:
-        return _step(optimizer, states, inner)
-    if not callable(closure):
-        return step(optimizer, *args, **kwargs)  # raises
+        return _call(call, states)
+    place = place_of_closure(call)
+    if place is None:
+        return _step(optimizer, states, call)
+    closure = closure_at(place, call)
     if any(state.session.scalers.are_dynamic for state in states):
-        return _step_after(optimizer, states, step, closure)
+        _check_calls_closure_first(optimizer, step)
+        with torch.enable_grad():
+            loss = closure()
+        _step(optimizer, states, with_closure(None, place, call))
+        return loss
     around = functools.partial(_outside_of_step, states, closure)
-    return _step(optimizer, states, functools.partial(step, optimizer, around), has_closure=True)
+    return _step(optimizer, states, with_closure(around, place, call), has_closure=True)
 
 
-def _step_after(
-    optimizer: torch.optim.Optimizer, states: list[OptimizerSession], step: Callable, closure: Any
-) -> Any:
-    """A step whose closure is called before it, which shows whether the step is to be skipped."""
-    if not _calls_closure_first(optimizer):
+def _check_calls_closure_first(optimizer: torch.optim.Optimizer, step: Callable) -> None:
+    """Raises RuntimeError unless the closure may be called before the step, which shows whether it
+    is to be skipped."""
+    is_torchs = _is_torchs(step) and _is_torchs(type(optimizer))
+    is_right = is_torchs and not isinstance(optimizer, torch.optim.LBFGS)
+    if not is_right and step is not FusedOptimizer._fused_step:
         raise RuntimeError(
             "step: expected a fixed loss scale for an optimizer that may call its closure several "
             "times, got a dynamic one, which skips steps; give initialize a loss_scale, or take O4 "
             "or O5, which need none. With an optimizer that needs the grads once, run the backward "
             "in scale_loss, then call step()"
         )
-    with torch.enable_grad():
-        loss = closure()
-    _step(optimizer, states, functools.partial(step, optimizer))
-    return loss
 
 
-def _calls_closure_first(optimizer: torch.optim.Optimizer) -> bool:
-    if steps_fused(optimizer):
-        return True
-    kind = type(optimizer)
-    return kind.__module__.startswith("torch.optim.") and kind is not torch.optim.LBFGS
+def _is_torchs(which: Any) -> bool:
+    return which.__module__.startswith("torch.optim.")
 
 
 def _outside_of_step(states: list[OptimizerSession], closure: Callable, *args: Any) -> Any:
@@ -128,26 +117,30 @@ def _step(
         for observe in state.observers:
             observe()
     step = functools.partial(_step_unless_overflowed, optimizer, states, inner, has_closure)
-    result = _lent(optimizer, states, step)
+    is_fused = inner.func is FusedOptimizer._fused_step
+    result = _lent(optimizer, states, step, writes_model=is_fused)
     for state in states:
         state.check_skips()
     return result
 
 
 def _lent(
-    optimizer: torch.optim.Optimizer, states: list[OptimizerSession], call: Callable[[], Any]
+    optimizer: torch.optim.Optimizer,
+    states: list[OptimizerSession],
+    call: Callable[[], Any],
+    *,
+    writes_model: bool,
 ) -> Any:
-    """`call()` where `optimizer` finds masters in its parameters; fused steps find them anyway."""
+    """`call()` where `optimizer` finds masters in its parameters, unless it writes the model."""
     state, *others = states
-    is_fused = steps_fused(optimizer)
     state.follow(optimizer, "step")
-    if not is_fused:
+    if not isinstance(optimizer, FusedOptimizer):
         _C.widen_states(optimizer.state)
-    lent = _C.Step(state.core, state.session.scalers, is_fused)
+    lent = _C.Step(state.core, state.session.scalers, writes_model)
     state.note_step(lent)
     with state.session.shards.mirrored(), lent:
         state.session.shards.publish()
-        return _lent(optimizer, others, call) if others else call()
+        return _lent(optimizer, others, call, writes_model=writes_model) if others else call()
 
 
 def _step_unless_overflowed(
@@ -159,12 +152,12 @@ def _step_unless_overflowed(
     for state in states:
         if state.core.warning and not has_closure:  # whose grads are yet to come
             warn(state.core.warning)
-    if steps_fused(optimizer):
+    if inner.func is FusedOptimizer._fused_step:
         return _call(inner, states)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
     if not found:
         return inner()
-    if len(states) > 1 or not can_skip_on_device(optimizer):
+    if len(states) > 1 or not (_is_torchs(inner.func) and can_skip_on_device(optimizer)):
         overflowed = [state.note_overflow() for state in states]
         return None if any(overflowed) else inner()
     with _C.TemporaryItems(vars(optimizer), {"found_inf": found[0], "grad_scale": None}):
@@ -193,7 +186,10 @@ def _around_zero_grad(
     """Zeroes what scale_loss has set aside, too, and forgets overflows."""
     result = zero_grad(optimizer, *args, **kwargs)
     state = in_training(optimizer)
-    if state is not None and state.open_step is None:
+    if state is None:
+        return result
+    gates.renew(optimizer, state)
+    if state.open_step is None:
         with state.session.shards.mirrored():
             state.core.note_zeroed()
     return result
@@ -217,33 +213,11 @@ def _around_add_param_group(
             raise
 
 
-place = Place(
+gates = Gates(
     _around_step,
     _around_others,
     {"zero_grad": _around_zero_grad, "add_param_group": _around_add_param_group},
 )
-
-_told: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-
-
-def _tell_copies(optimizer: torch.optim.Optimizer) -> None:
-    """Warns of one whose parameters have 16 bits, and their states 32: a copy, without its model,
-    of one that initialize returned."""
-    if optimizer in _told:
-        return
-    _told.add(optimizer)
-    for param, state in optimizer.state.items():
-        is_narrow = isinstance(param, torch.Tensor) and param.dtype in LOW_PRECISION
-        states = state.values() if is_narrow and isinstance(state, dict) else ()
-        if any(isinstance(v, torch.Tensor) and v.shape == param.shape for v in states) and all(
-            v.dtype == torch.float32 for v in states if isinstance(v, torch.Tensor)
-        ):
-            warn(
-                "step: expected an optimizer that initialize returned, got one that steps "
-                "parameters of 16 bits by states of 32, as a copy without its model does; copy "
-                "both: copy.deepcopy((model, optimizer)) gives them in float32"
-            )
-            return
 
 
 def adopt_optimizer(
@@ -253,6 +227,7 @@ def adopt_optimizer(
 ) -> None:
     """Makes `optimizer` one of `session`, which steps the masters of its parameters: those of
     `masters`, by parameter, and new ones for others of 16 bits."""
+    OptimizerSession.generation += 1
     state = OptimizerSession(session)
     if steps_fused(optimizer):
         optimizer.forget_layout()
@@ -263,9 +238,12 @@ def adopt_optimizer(
         state.core.add("initialize", shard_of(param), masters.get(param))
     fit_states(optimizer, params)
     vars(optimizer)["_torchamp"] = state
-    place.install_unhooked()
-    for each in (optimizer, *_wrapped_by(optimizer)):
-        place.install(type(each))
+    gates.install_unhooked()
+    inner = inner_of(optimizer)
+    for each in inner:
+        note_inner(each, optimizer)
+    for each in (optimizer, *inner):
+        gates.install(each)
         has_hooks = hasattr(each, "_optimizer_load_state_dict_pre_hooks")
         if has_hooks and not isinstance(each, FusedOptimizer):
             session.hooks.append(each.register_load_state_dict_pre_hook(_note_loaded))
@@ -273,7 +251,8 @@ def adopt_optimizer(
     session.add_optimizer(optimizer)
 
 
-def _wrapped_by(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+def inner_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """Those among its attributes."""
     return [each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)]
 
 
@@ -330,6 +309,7 @@ def states_of(
                 "others, got one from another"
             )
     for optimizer, state in zip(optimizers, states):
+        gates.renew(optimizer, state)
         state.follow(optimizer, function)
     return states
 

@@ -280,6 +280,9 @@ class OptimizerSession:
     #: Those of all sessions.
     known: weakref.WeakSet[OptimizerSession] = weakref.WeakSet()
 
+    #: Counts the changes of what optimizers step.
+    generation = 0
+
     def __init__(self, session: Session) -> None:
         self.session = session
         self.report = _C.LateReport()
@@ -289,6 +292,8 @@ class OptimizerSession:
         self._last_loan: Callable[[], _C.Loan | None] = lambda: None
         #: The state dict that is being loaded.
         self.loaded: dict[str, Any] | None = None
+        #: The `step` of its class, as it was gated.
+        self.seen_step: Any = None
         #: Called before each step.
         self.observers: list[Callable[[], None]] = []
         session.states.append(self.core)
@@ -308,6 +313,7 @@ class OptimizerSession:
         shards = [shard_of(param) for param in params]
         if self.session.shards and list(map(id, shards)) == list(map(id, self.core.model_params())):
             return
+        OptimizerSession.generation += 1
         self.session.let_go(but=optimizer)
         self.session.add_shards([param for param in params if not self.core.steps(shard_of(param))])
         for param, shard in zip(params, shards):
@@ -365,6 +371,11 @@ class OptimizerSession:
         """What is known of the steps by now."""
         self.report_skips()
         return Telemetry(*self.report.known())
+
+
+def in_training(optimizer: Any) -> OptimizerSession | None:
+    """What torchamp knows of an optimizer that initialize returned; None of others."""
+    return getattr(optimizer, "__dict__", {}).get("_torchamp")
 
 
 @dataclasses.dataclass(frozen=True)
