@@ -1,6 +1,7 @@
 #include "core/borrow.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <torchamp/ops.h>
 
 #include <utility>
@@ -42,6 +43,7 @@ std::vector<Tensor> Borrow::lent_grads() const {
 }
 
 void Borrow::enter(at::TensorList cast) {
+  const c10::InferenceMode off(false);  // tensors made in it cannot be written outside of it
   const at::NoGradGuard no_grad;
   const std::vector<Tensor> grads = lent_grads();
   lent_.reserve(params_.size());

@@ -1,6 +1,7 @@
 #include "core/optimizer_state.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <mutex>
@@ -186,6 +187,7 @@ void OptimizerState::clear_overflows() {
 }
 
 void OptimizerState::update_grads() {
+  const c10::InferenceMode off(false);  // what it makes is written outside of it
   thread_ = std::this_thread::get_id();
   if (grads_.update()) forget_backwards();
 }

@@ -17,6 +17,12 @@ constexpr const char* kLacksGrads =
     ": expected grads, got none, so nothing changes; run the backward, of a loss that reaches the "
     "optimizer's parameters, in scale_loss";
 
+constexpr const char* kUnscaled =
+    ": expected a backward in scale_loss before the first step, since the loss scale is dynamic, "
+    "got "
+    "grads of one outside of it, in which small numbers are lost to 16 bits; run it in scale_loss. "
+    "If the program scales losses itself, give initialize a loss_scale of 1";
+
 }  // namespace
 
 void Step::begin(const char* function) {
@@ -31,7 +37,13 @@ void Step::begin(const char* function) {
               "delay_unscale, as in no_sync(); run one without it before the step");
   grads.check_no_strays(function, /*set_aside=*/true);
   state.warning_.clear();
-  if (grads.are_missing()) state.warn_once(std::string(function) + kLacksGrads);
+  const auto is_dynamic = [](const LossScaler* scaler) { return scaler->dynamic(); };
+  const bool needs_scale = std::any_of(scalers_.begin(), scalers_.end(), is_dynamic);
+  if (grads.are_missing()) {
+    state.warn_once(std::string(function) + kLacksGrads);
+  } else if (needs_scale && !state.had_scaled_loss_) {
+    state.warn_once(std::string(function) + kUnscaled);
+  }
   state.bring_together();
   if (writes_model_) return;
   grads.unscale_checked();

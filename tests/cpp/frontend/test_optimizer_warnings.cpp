@@ -35,6 +35,28 @@ TEST_P(WarningsTest, OfStochasticRoundingBesideMasters) {
             level() == OptLevel::O2 ? text : "");
 }
 
+TEST_P(WarningsTest, OfAFirstStepByGradsThatNoScaleLossHasScaled) {
+  const std::string text =
+      "Optimizer::step: expected a backward in scale_loss before the first step, since the loss "
+      "scale is dynamic, got grads of one outside of it, in which small numbers are lost to 16 "
+      "bits; run it in scale_loss. If the program scales losses itself, give initialize a "
+      "loss_scale of 1\n";
+  const auto warned = [&](const Options& options, bool is_scaled) {
+    Training training(device(), options);
+    return logged([&] {
+      for (int i = 0; i < 2; ++i) {
+        if (is_scaled && i == 0) scale_loss(training.loss(), training.optimizer()).backward();
+        if (!is_scaled || i > 0) training.loss().backward();
+        training.optimizer().step();
+        training.optimizer().zero_grad();
+      }
+    });
+  };
+  EXPECT_EQ(warned(Options(level()), false), text);
+  EXPECT_EQ(warned(Options(level()).loss_scale(1), false), "");
+  EXPECT_EQ(warned(Options(level()), true).find(text), std::string::npos);
+}
+
 TORCHAMP_AT_LEVELS(WarningsTest, OptLevel::O1, OptLevel::O2);
 
 }  // namespace

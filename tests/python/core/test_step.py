@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -157,3 +158,28 @@ def test_steps_run_outside_autocast():
     assert torch.is_autocast_enabled("cpu")
     train_step(model, optimizer)
     assert seen == [False] and torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5"])
+def test_a_first_step_by_grads_that_no_scale_loss_has_scaled_is_told_once(level):
+    """Where the loss scale is dynamic."""
+
+    def told(is_scaled: bool, **options) -> list[str]:
+        model, optimizer = initialized(level, Net(), **options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if is_scaled:
+                train_step(model, optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss_of(model).backward()
+                optimizer.step()
+        return [str(each.message) for each in caught]
+
+    message = (
+        "step: expected a backward in scale_loss before the first step, since the loss scale is "
+        "dynamic, got grads of one outside of it, in which small numbers are lost to 16 bits; run "
+        "it in scale_loss. If the program scales losses itself, give initialize a loss_scale of 1"
+    )
+    assert told(False) == [message] * (level in ("O1", "O2"))
+    assert told(False, loss_scale=1) == [] and told(True) == []
