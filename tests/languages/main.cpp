@@ -1,6 +1,7 @@
 // Runs programs of tests/python/support on stdin, as languages/runs.py writes them, and prints
 // after every event what it tells and what a program can see. test_languages.py and
-// test_mistakes.py compare it with what Python tells and sees. `languages exchange` is exchange.cpp.
+// test_mistakes.py compare it with what Python tells and sees. `languages exchange` is
+// exchange.cpp.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
