@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
-from torchamp._arguments import expect, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
@@ -17,14 +16,13 @@ from torchamp.amp._closures import closure_at, place_of_closure, with_closure
 from torchamp.amp._gate import Gates, given_around, note_inner
 from torchamp.amp._masters import (
     LOW_PRECISION,
-    check_optimizer,
     fit_states,
     is_scalar_state,
     keeps_wide_sums,
     mastered,
     params_of,
 )
-from torchamp.amp._session import OptimizerSession, Session, in_training
+from torchamp.amp._session import OptimizerSession, Session, in_training, known_states
 from torchamp.optimizers import FusedOptimizer
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def _around_step(
     call = functools.partial(step, optimizer, *args, **kwargs)
     if any(state.open_step is not None for state in states):
         return _step_within(states, call)
-    place = place_of_closure(call)
+    place = place_of_closure(call) if args or kwargs else None
     if place is None:
         return _step(optimizer, states, call)
     closure = closure_at(place, call)
@@ -198,7 +196,7 @@ def _around_zero_grad(
     state = in_training(optimizer)
     if state is None:
         return result
-    gates.renew(optimizer, state)
+    gates.renew(optimizer)
     if state.open_step is None:
         with state.session.shards.mirrored():
             state.core.note_zeroed()
@@ -266,46 +264,6 @@ def inner_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
     return [each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)]
 
 
-def listed(function: str, name: str, values: Any) -> list:
-    """Models or optimizers, or one, as a list. Raises TypeError, which names the function and the
-    argument, for a tensor and for what cannot be iterated over."""
-    if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
-        return [values]
-    is_right = isinstance(values, Iterable) and not isinstance(values, torch.Tensor)
-    expect(is_right, function, name, "one of them or a list", values)
-    return list(values)
-
-
-def listed_optimizers(function: str, values: Any, name: str = "optimizers") -> list:
-    """Optimizers, or one, as a list. Raises TypeError, which names the function and the argument,
-    for anything else."""
-    chosen = listed(function, name, values)
-    for i, optimizer in enumerate(chosen):
-        check_optimizer(function, optimizer, f"{name}[{i}]")
-    return chosen
-
-
-def state_of(function: str, optimizer: Any, name: str = "optimizer") -> OptimizerSession:
-    """What torchamp knows of `optimizer`. Raises TypeError if it is none, and RuntimeError if
-    initialize did not return it, which name the function and the argument."""
-    check_optimizer(function, optimizer, name)
-    state = in_training(optimizer)
-    if state is None:
-        raise RuntimeError(
-            f"{function}: expected {name} to be an optimizer that initialize returned, got "
-            f"{type_of(optimizer)} that it did not; pass it to initialize with its model"
-        )
-    return state
-
-
-def known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list[OptimizerSession]:
-    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
-    initialize returned them all."""
-    return [
-        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(optimizers)
-    ]
-
-
 def states_of(
     optimizers: list[torch.optim.Optimizer], function: str, session: Session | None = None
 ) -> list[OptimizerSession]:
@@ -319,7 +277,7 @@ def states_of(
                 "others, got one from another"
             )
     for optimizer, state in zip(optimizers, states):
-        gates.renew(optimizer, state)
+        gates.renew(optimizer)
         state.follow(optimizer, function)
     return states
 
@@ -338,8 +296,6 @@ def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the next step can be skipped without the host knowing: fused optimizers, torch's and
     ours, leave everything as it is where they find their attribute `found_inf` set. Seeds momentum
     buffers, which torch leaves uninitialised if the step that makes them is skipped."""
-    if steps_fused(optimizer):
-        return True
     if not isinstance(optimizer, FUSED_IN_TORCH):
         return False
     if not all(group.get("fused") for group in optimizer.param_groups):
