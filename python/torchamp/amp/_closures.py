@@ -18,10 +18,10 @@ Place = Union[str, int]
 _places: weakref.WeakKeyDictionary[Callable, tuple[int, bool]] = weakref.WeakKeyDictionary()
 
 
-def place_of_closure(call: functools.partial) -> Place | None:
-    """Where a call of a step has its closure; None if it has none."""
-    if callable(call.keywords.get("closure")):
-        return "closure"
+def closure_of(call: functools.partial) -> tuple[Place, Callable[..., Any]] | None:
+    """The closure in a call of a step, and its place; None if there is none."""
+    if callable(named := call.keywords.get("closure")):
+        return "closure", named
     if not any(map(callable, call.args[1:])):
         return None
     if call.func not in _places:
@@ -29,7 +29,7 @@ def place_of_closure(call: functools.partial) -> Place | None:
     place, is_named = _places[call.func]
     value = call.args[place] if place < len(call.args) else None
     is_data = isinstance(value, (torch.nn.Module, torch.Tensor, type)) and not is_named
-    return place if callable(value) and not is_data else None
+    return (place, value) if callable(value) and not is_data else None
 
 
 def _place_in(step: Callable) -> tuple[int, bool]:
@@ -44,10 +44,6 @@ def _place_in(step: Callable) -> tuple[int, bool]:
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             return (1 if i <= 1 else sys.maxsize), False
     return sys.maxsize, False
-
-
-def closure_at(place: Place, call: functools.partial) -> Callable[..., Any]:
-    return call.keywords[place] if isinstance(place, str) else call.args[place]
 
 
 def with_closure(closure: Any, place: Place, call: functools.partial) -> functools.partial:

@@ -25,8 +25,8 @@ from torchamp.amp._masters import tell_copies
 from torchamp.amp._session import OptimizerSession, in_training
 from torchamp.optimizers import FusedOptimizer
 
-#: What is called instead of a method, with the optimizer, the method and its arguments.
-Around = Callable[[Any, Callable, tuple, dict[str, Any]], Any]
+#: What is called instead of a method, with the optimizer and the call of the method.
+Around = Callable[[Any, functools.partial], Any]
 
 #: The code of torch's wrapper.
 _WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
@@ -67,12 +67,12 @@ def note_inner(optimizer: Any, given: Any) -> None:
 def given_around(optimizer: Any) -> OptimizerSession | None:
     """What torchamp knows of the optimizer that has this one among its attributes."""
     known = _known.get(id(optimizer))
-    return None if known is None else in_training(known.given())
+    return in_training(known.given()) if known is not None and known() is optimizer else None
 
 
 def is_stranger(optimizer: Any) -> bool:
     """Whether initialize was not given it, nor one around it, and it steps no master; or it is
-    still being made. Calls none of its methods."""
+    still being made. Calls none of its methods but a property with its groups."""
     attributes = optimizer.__dict__
     if attributes.get("_torchamp") is not None:
         return False
@@ -191,7 +191,7 @@ class Gates:
         step = vars(base).get("step")
         wrapper = _torchs_wrapper_in(step)
         own: Any = step if wrapper is None else wrapper.__closure__[0].cell_contents
-        module = getattr(own, "__module__", "")
+        module = str(getattr(own, "__module__", ""))  # which may be None
         is_ours = issubclass(base, FusedOptimizer) and module.startswith("torchamp.")
         if wrapper is not None:
             if not _is_gate(own) and not is_ours:
@@ -222,7 +222,7 @@ def _gate(method: Callable, around: Around) -> Callable:
     def gate(*args: Any, **kwargs: Any) -> Any:
         if is_stranger(args[0]):
             return method(*args, **kwargs)
-        return around(args[0], method, args[1:], kwargs)
+        return around(args[0], functools.partial(method, *args, **kwargs))
 
     _mark(gate)
     return gate

@@ -12,7 +12,7 @@ import torch
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
-from torchamp.amp._closures import closure_at, place_of_closure, with_closure
+from torchamp.amp._closures import closure_of, with_closure
 from torchamp.amp._gate import Gates, given_around, note_inner
 from torchamp.amp._masters import (
     LOW_PRECISION,
@@ -43,23 +43,20 @@ def _states_of_params(optimizer: torch.optim.Optimizer) -> list[OptimizerSession
     return [] if around is None else [around]
 
 
-def _around_step(
-    optimizer: torch.optim.Optimizer, step: Callable, args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def _around_step(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Steps masters, unless a backward since the last step overflowed: then nothing changes but
     that the grads are given up, and None is returned."""
     states = _states_of_params(optimizer)
     if not states:  # those that own the masters are gone
-        return step(optimizer, *args, **kwargs)
-    call = functools.partial(step, optimizer, *args, **kwargs)
+        return call()
     if any(state.open_step is not None for state in states):
         return _step_within(states, call)
-    place = place_of_closure(call) if args or kwargs else None
-    if place is None:
+    found = closure_of(call) if len(call.args) > 1 or call.keywords else None
+    if found is None:
         return _step(optimizer, states, call)
-    closure = closure_at(place, call)
+    place, closure = found
     if any(state.session.scalers.are_dynamic for state in states):
-        _check_calls_closure_first(optimizer, step)
+        _check_calls_closure_first(optimizer, call.func)
         with torch.enable_grad():
             loss = closure()
         _step(optimizer, states, with_closure(None, place, call))
@@ -83,7 +80,7 @@ def _check_calls_closure_first(optimizer: torch.optim.Optimizer, step: Callable)
 
 
 def _is_torchs(which: Any) -> bool:
-    return which.__module__.startswith("torch.optim.")
+    return str(which.__module__).startswith("torch.optim.")
 
 
 def _outside_of_step(states: list[OptimizerSession], closure: Callable, *args: Any) -> Any:
@@ -177,22 +174,17 @@ def _call(step: functools.partial, states: list[OptimizerSession]) -> Any:
     return step(amp_state=states[0].core) if is_fused else step()
 
 
-def _around_others(
-    optimizer: torch.optim.Optimizer, method: Callable, args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def _around_others(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Calls a method of the optimizer's class that torch's Optimizer lacks."""
     states = _states_of_params(optimizer)
     if not states or any(state.open_step is not None for state in states):
-        return method(optimizer, *args, **kwargs)
-    call = functools.partial(method, optimizer, *args, **kwargs)
+        return call()
     return _lent(optimizer, states, call, uses_grads=False)
 
 
-def _around_zero_grad(
-    optimizer: torch.optim.Optimizer, zero_grad: Callable, args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def _around_zero_grad(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Zeroes what scale_loss has set aside, too, and forgets overflows."""
-    result = zero_grad(optimizer, *args, **kwargs)
+    result = call()
     state = in_training(optimizer)
     if state is None:
         return result
@@ -203,13 +195,11 @@ def _around_zero_grad(
     return result
 
 
-def _around_add_param_group(
-    optimizer: torch.optim.Optimizer, add: Callable, args: tuple, kwargs: dict[str, Any]
-) -> None:
+def _around_add_param_group(optimizer: torch.optim.Optimizer, call: functools.partial) -> None:
     """Raises ValueError, and adds nothing, for a parameter whose master another optimizer steps."""
-    group: Any = args[0] if args else kwargs.get("param_group")
+    group: Any = call.args[1] if len(call.args) > 1 else call.keywords.get("param_group")
     before = dict(group) if isinstance(group, dict) else {}
-    add(optimizer, *args, **kwargs)
+    call()
     state = in_training(optimizer)
     if state is not None:
         try:
@@ -247,10 +237,9 @@ def adopt_optimizer(
     fit_states(optimizer, params)
     vars(optimizer)["_torchamp"] = state
     gates.install_unhooked()
-    inner = inner_of(optimizer)
-    for each in inner:
-        note_inner(each, optimizer)
-    for each in (optimizer, *inner):
+    for each in (optimizer, *inner_of(optimizer)):
+        if each is not optimizer:
+            note_inner(each, optimizer)
         gates.install(each)
         has_hooks = hasattr(each, "_optimizer_load_state_dict_pre_hooks")
         if has_hooks and not isinstance(each, FusedOptimizer):

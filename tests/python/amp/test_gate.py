@@ -93,14 +93,13 @@ def hiding(inner: Step) -> Step:
 method = put(lambda optimizer: types.MethodType(own_step, optimizer))
 function = put(lambda optimizer: lambda: own_step(optimizer))
 partial = put(lambda optimizer: functools.partial(own_step, optimizer))
-another_class_s = put(lambda optimizer: types.MethodType(torchs_wrapper(), optimizer))
 hidden = put(lambda optimizer: hiding(optimizer.step))
 wrapped = put(lambda optimizer: functools.wraps(optimizer.step)(hiding(optimizer.step)))
+another_class_s = put(lambda optimizer: types.MethodType(type(other()).step, optimizer))
 
 
-def torchs_wrapper() -> Step:
-    kind = type("Other", (Optimizer,), {"step": own_step})
-    return type(kind([torch.zeros(1)], {})).step
+def other() -> Optimizer:
+    return type("Other", (Ordinary,), {"step": own_step})([torch.zeros(1)], lr=0.125)
 
 
 def capture(optimizer: Any) -> None:
@@ -237,12 +236,10 @@ class Shy(Ordinary):
         raise AttributeError(name)
 
     def __eq__(self, other: object) -> bool:
-        calls.append("eq")
-        return self is other
+        return calls.append("eq") or self is other
 
     def __hash__(self) -> int:
-        calls.append("hash")
-        return id(self)
+        return calls.append("hash") or id(self)
 
 
 class Early(Ordinary):
@@ -334,28 +331,4 @@ def test_a_stranger_that_comes_to_step_masters_finds_them(level, change):
     calls.clear()
     late.step()
     assert calls == [torch.float32] and last(late).dtype != torch.float32
-    amp.release(model)
-
-
-class Reading(Optimizer):
-    """Around one whose groups are its own, by a property; calls no constructor."""
-
-    def __init__(self, inner: Optimizer) -> None:
-        self.inner, self.state = inner, inner.state
-
-    @property
-    def param_groups(self) -> Any:
-        return self.inner.param_groups
-
-    def step(self) -> None:
-        calls.append(last(self).dtype)
-        self.inner.step()
-
-
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_a_wrapper_whose_groups_are_a_property_finds_masters(level):
-    model, optimizer = initialized(level)
-    backward(model, optimizer)
-    Reading(optimizer).step()
-    assert calls == [torch.float32] * 2
     amp.release(model)
