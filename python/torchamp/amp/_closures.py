@@ -4,56 +4,46 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, Union
+from typing import Any, Union
 
 import torch
 
 #: A keyword, or a place among the positional arguments, of which the optimizer is the first.
 Place = Union[str, int]
 
-
-class _Place(NamedTuple):
-    index: int
-    is_named: bool
+#: By step, the place that closures have in its signature, and whether the argument is `closure`.
+_places: weakref.WeakKeyDictionary[Callable, tuple[int, bool]] = weakref.WeakKeyDictionary()
 
 
-_places: weakref.WeakKeyDictionary[Callable, _Place | None] = weakref.WeakKeyDictionary()
-
-
-def place_of_closure(call: functools.partial) -> Place | None:
-    """Where a call of a step has its closure; None if it has none."""
-    if callable(call.keywords.get("closure")):
-        return "closure"
+def closure_of(call: functools.partial) -> tuple[Place, Callable[..., Any]] | None:
+    """The closure in a call of a step, and its place; None if there is none."""
+    if callable(named := call.keywords.get("closure")):
+        return "closure", named
     if not any(map(callable, call.args[1:])):
         return None
     if call.func not in _places:
         _places[call.func] = _place_in(call.func)
-    place = _places[call.func]
-    if place is None or place.index >= len(call.args):
-        return None
-    value = call.args[place.index]
-    is_data = isinstance(value, (torch.nn.Module, torch.Tensor, type)) and not place.is_named
-    return place.index if callable(value) and not is_data else None
+    place, is_named = _places[call.func]
+    value = call.args[place] if place < len(call.args) else None
+    is_data = isinstance(value, (torch.nn.Module, torch.Tensor, type)) and not is_named
+    return (place, value) if callable(value) and not is_data else None
 
 
-def _place_in(step: Callable) -> _Place | None:
-    """That of the argument `closure`, or of the first in a signature of `*args` alone."""
+def _place_in(step: Callable) -> tuple[int, bool]:
+    """Of the argument `closure`, or of the first where there is only `*args`."""
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):
-        return _Place(1, is_named=False)
+        return 1, False
     for i, parameter in enumerate(parameters):
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            return _Place(1, is_named=False) if i <= 1 else None
         if parameter.name == "closure":
-            return _Place(i, is_named=True)
-    return None
-
-
-def closure_at(place: Place, call: functools.partial) -> Callable[..., Any]:
-    return call.keywords[place] if isinstance(place, str) else call.args[place]
+            return i, True
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            return (1 if i <= 1 else sys.maxsize), False
+    return sys.maxsize, False
 
 
 def with_closure(closure: Any, place: Place, call: functools.partial) -> functools.partial:

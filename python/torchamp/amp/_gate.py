@@ -21,13 +21,12 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from torchamp._load import _C
-from torchamp._logging import warn
-from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._masters import tell_copies
 from torchamp.amp._session import OptimizerSession, in_training
 from torchamp.optimizers import FusedOptimizer
 
-#: What is called instead of a method, with the optimizer, the method and its arguments.
-Around = Callable[[Any, Callable, tuple, dict[str, Any]], Any]
+#: What is called instead of a method, with the optimizer and the call of the method.
+Around = Callable[[Any, functools.partial], Any]
 
 #: The code of torch's wrapper.
 _WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
@@ -68,12 +67,12 @@ def note_inner(optimizer: Any, given: Any) -> None:
 def given_around(optimizer: Any) -> OptimizerSession | None:
     """What torchamp knows of the optimizer that has this one among its attributes."""
     known = _known.get(id(optimizer))
-    return None if known is None else in_training(known.given())
+    return in_training(known.given()) if known is not None and known() is optimizer else None
 
 
 def is_stranger(optimizer: Any) -> bool:
     """Whether initialize was not given it, nor one around it, and it steps no master; or it is
-    still being made. Calls none of its methods."""
+    still being made. Calls none of its methods but a property with its groups."""
     attributes = optimizer.__dict__
     if attributes.get("_torchamp") is not None:
         return False
@@ -93,30 +92,10 @@ def is_stranger(optimizer: Any) -> bool:
         return True
     if given_around(optimizer) is not None or _C.owners(list(groups)):
         return False
-    _note(optimizer, _nothing, generation, len(groups))
+    _note(optimizer, lambda: None, generation, len(groups))
     if known is None:
-        _tell_copies(attributes.get("state", {}))
+        tell_copies(attributes.get("state", {}))
     return True
-
-
-def _nothing() -> None: ...
-
-
-def _tell_copies(states: Any) -> None:
-    """Warns of an optimizer whose parameters have 16 bits, and their states 32: a copy, without its
-    model, of one that initialize returned."""
-    for param, state in states.items():
-        is_narrow = isinstance(param, torch.Tensor) and param.dtype in LOW_PRECISION
-        values = state.values() if is_narrow and isinstance(state, dict) else ()
-        if any(isinstance(v, torch.Tensor) and v.shape == param.shape for v in values) and all(
-            v.dtype == torch.float32 for v in values if isinstance(v, torch.Tensor)
-        ):
-            warn(
-                "step: expected an optimizer that initialize returned, got one that steps "
-                "parameters of 16 bits by states of 32, as a copy without its model does; copy "
-                "both: copy.deepcopy((model, optimizer)) gives them in float32"
-            )
-            return
 
 
 class _Function:
@@ -146,35 +125,40 @@ class Gates:
         self._around_step = around_step
         self._around_others = around_others
         self._around_inherited = around_inherited
-        self._known: weakref.WeakSet[type] = weakref.WeakSet()
+        #: The classes whose methods are gated, by id.
+        self._kinds: dict[int, weakref.ref[type]] = {}
 
     def install(self, optimizer: Any) -> None:
         """Gates the methods of an optimizer's class and its bases, and a `step` of its own."""
         self._install(type(optimizer))
-        self._gate_own_step(optimizer)
+        self.renew(optimizer)
 
-    def renew(self, optimizer: Any, state: OptimizerSession) -> None:
-        """Gates a `step` that the program has given the optimizer, or its class, since."""
-        if type(optimizer).step is not state.seen_step:
+    def renew(self, optimizer: Any) -> None:
+        """Gates a `step` that the program has given the optimizer, or its class, since. One that
+        says that it calls a gate needs none."""
+        if not _is_gate(type(optimizer).step):
             self._install(type(optimizer))
-            state.seen_step = type(optimizer).step
-        self._gate_own_step(optimizer)
+        step = vars(optimizer).get("step")
+        if step is None or any(map(_is_gate, _wrapped_by(step))):
+            return
+        is_method = isinstance(step, types.MethodType) and step.__self__ is optimizer
+        own = step.__func__ if is_method else _Function(step)
+        vars(optimizer)["step"] = types.MethodType(_gate(own, self._around_step), optimizer)
 
     def give_back(self, optimizer: Any) -> None:
         """Undoes what was done to the optimizer itself."""
-        gate = getattr(vars(optimizer).get("step"), "__func__", None)
-        if not hasattr(gate, "is_torchamps"):
-            return
-        own = gate.__wrapped__
-        is_function = isinstance(own, _Function)
-        vars(optimizer)["step"] = own.step if is_function else types.MethodType(own, optimizer)
+        gate: Any = getattr(vars(optimizer).get("step"), "__func__", None)
+        if _is_gate(gate):
+            own = gate.__wrapped__
+            is_method = not isinstance(own, _Function)
+            vars(optimizer)["step"] = types.MethodType(own, optimizer) if is_method else own.step
 
     def install_unhooked(self) -> None:
         """Gates `step` of the classes that torch's hooks do not reach: wrappers of an optimizer
         that do not call Optimizer's __init__."""
         for kind in _subclasses(Optimizer):
             is_reached = kind.__module__.startswith(("torch.", "torchamp."))
-            if not is_reached and _cell_of(vars(kind).get("step")) is None:
+            if not is_reached and _torchs_wrapper_in(vars(kind).get("step")) is None:
                 self._gate_step(kind)
 
     def _install(self, kind: type[Optimizer]) -> None:
@@ -184,52 +168,46 @@ class Gates:
             register_optimizer_step_pre_hook(self._discover)
             FusedOptimizer._gated_step = _gate(FusedOptimizer._fused_step, self._around_step)
         for name, around in self._around_inherited.items():
-            if not hasattr(getattr(kind, name), "is_torchamps"):
+            if not _is_gate(getattr(kind, name)):
                 setattr(kind, name, _gate(getattr(kind, name), around))
         for base in kind.__mro__:
-            if not issubclass(base, Optimizer) or base is Optimizer:
-                continue
-            self._gate_step(base)
-            if not base.__module__.startswith(("torchamp.", "torch.")) and base not in self._known:
+            if issubclass(base, Optimizer) and base is not Optimizer:
+                self._gate_step(base)
                 self._gate_others(base)
-            self._known.add(base)
+        key = id(kind)
+        self._kinds[key] = weakref.ref(kind, lambda _: self._kinds.pop(key, None))
 
     def _discover(self, optimizer: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         """A hook of all optimizers' steps: reaches those that step another's parameters, such as
         one inside a wrapper, before they do."""
-        if not is_stranger(optimizer) and type(optimizer) not in self._known:
+        if id(type(optimizer)) not in self._kinds and not is_stranger(optimizer):
             self._install(type(optimizer))
 
     #: Tells FusedOptimizer that it is no hook of the program's.
     _discover.is_torchamps = True  # type: ignore[attr-defined]
 
     def _gate_step(self, base: type[Optimizer]) -> None:
-        """Of a fused optimizer of ours what its `step` calls is gated."""
+        """That of our fused optimizers calls one that is gated."""
         step = vars(base).get("step")
-        cell = _cell_of(step)
-        own = cell.cell_contents if cell is not None else step
-        if own is None or hasattr(own, "is_torchamps"):
-            return
-        if issubclass(base, FusedOptimizer) and own.__module__.startswith("torchamp."):
-            return
-        if cell is not None:
-            cell.cell_contents = _gate(own, self._around_step)
-        elif isinstance(own, types.FunctionType):
+        wrapper = _torchs_wrapper_in(step)
+        own: Any = step if wrapper is None else wrapper.__closure__[0].cell_contents
+        module = str(getattr(own, "__module__", ""))  # which may be None
+        is_ours = issubclass(base, FusedOptimizer) and module.startswith("torchamp.")
+        if wrapper is not None:
+            if not _is_gate(own) and not is_ours:
+                wrapper.__closure__[0].cell_contents = _gate(own, self._around_step)
+            _mark(wrapper)
+        elif is_ours:
+            _mark(own)
+        elif isinstance(own, types.FunctionType) and not _is_gate(own):
             setattr(base, "step", _gate(own, self._around_step))  # noqa: B010
 
-    def _gate_own_step(self, optimizer: Any) -> None:
-        """Gates a `step` that is the optimizer's own attribute, unless it leads to its class's."""
-        step = vars(optimizer).get("step")
-        if step is None or _leads_to_gate(step, type(optimizer)):
+    def _gate_others(self, base: type[Optimizer]) -> None:
+        if base.__module__.startswith(("torchamp.", "torch.")):
             return
-        is_bound = isinstance(step, types.MethodType) and step.__self__ is optimizer
-        own = step.__func__ if is_bound else _Function(step)
-        vars(optimizer)["step"] = types.MethodType(_gate(own, self._around_step), optimizer)
-
-    def _gate_others(self, base: type) -> None:
         for name, method in list(vars(base).items()):
             is_own = isinstance(method, types.FunctionType) and not hasattr(Optimizer, name)
-            if is_own and not name.startswith("_") and not hasattr(method, "is_torchamps"):
+            if is_own and not name.startswith("_") and not _is_gate(method):
                 setattr(base, name, _gate(method, self._around_others))
 
 
@@ -241,13 +219,22 @@ def _subclasses(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
 
 def _gate(method: Callable, around: Around) -> Callable:
     @functools.wraps(method)
-    def gate(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_stranger(optimizer):
-            return method(optimizer, *args, **kwargs)
-        return around(optimizer, method, args, kwargs)
+    def gate(*args: Any, **kwargs: Any) -> Any:
+        if is_stranger(args[0]):
+            return method(*args, **kwargs)
+        return around(args[0], functools.partial(method, *args, **kwargs))
 
-    vars(gate)["is_torchamps"] = True
+    _mark(gate)
     return gate
+
+
+def _mark(gate: Callable) -> None:
+    vars(gate)["torchamp_gate"] = id(gate)
+
+
+def _is_gate(method: Any) -> bool:
+    """Whether it is a gate, or calls one. functools.wraps copies marks, which count for another."""
+    return getattr(method, "torchamp_gate", None) == id(method)
 
 
 def _wrapped_by(step: Any) -> Iterator[Any]:
@@ -258,17 +245,9 @@ def _wrapped_by(step: Any) -> Iterator[Any]:
         step = getattr(step, "__wrapped__", None)
 
 
-def _cell_of(step: Any) -> types.CellType | None:
-    """The cell in which torch's wrapper has what it wraps; None if `step` has no such wrapper."""
+def _torchs_wrapper_in(step: Any) -> Any:
+    """torch's wrapper, with what it wraps in its only cell; None if `step` has no such wrapper."""
     for each in _wrapped_by(step):
         if getattr(each, "__code__", None) is _WRAPPER:
-            return each.__closure__[0] if len(each.__closure__ or ()) == 1 else None
+            return each if len(each.__closure__ or ()) == 1 else None
     return None
-
-
-def _leads_to_gate(step: Any, kind: type[Optimizer]) -> bool:
-    """Whether it is a gate or the step of the class `kind`, or says that it wraps one."""
-    cell = _cell_of(step)
-    if cell is not None and hasattr(cell.cell_contents, "is_torchamps"):
-        return True
-    return any(hasattr(e, "is_torchamps") or e is kind.step for e in _wrapped_by(step))

@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
-from torchamp._arguments import expect, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
-from torchamp.amp._closures import closure_at, place_of_closure, with_closure
+from torchamp.amp._closures import closure_of, with_closure
 from torchamp.amp._gate import Gates, given_around, note_inner
 from torchamp.amp._loans import lend_to_method
 from torchamp.amp._masters import (
     LOW_PRECISION,
-    check_optimizer,
     fit_states,
     is_scalar_state,
     keeps_wide_sums,
     mastered,
     params_of,
 )
-from torchamp.amp._session import OptimizerSession, Session, in_training
+from torchamp.amp._session import OptimizerSession, Session, in_training, known_states
 from torchamp.optimizers import FusedOptimizer
 
 if TYPE_CHECKING:
@@ -47,28 +45,25 @@ def _states_of_params(optimizer: torch.optim.Optimizer) -> list[OptimizerSession
     return [] if around is None else [around]
 
 
-def _around_step(
-    optimizer: torch.optim.Optimizer, step: Callable, args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def _around_step(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Steps masters, unless a backward since the last step overflowed: then nothing changes but
     that the grads are given up, and None is returned."""
     states = _states_of_params(optimizer)
     if not states:  # those that own the masters are gone
-        return step(optimizer, *args, **kwargs)
+        return call()
     if loans := dict.fromkeys(loan for state in states for loan in state.open_loans):
         with contextlib.ExitStack() as paused:
             for loan in loans:
                 paused.enter_context(_C.PausedLoan(loan))
-            return _around_step(optimizer, step, args, kwargs)
-    call = functools.partial(step, optimizer, *args, **kwargs)
+            return _around_step(optimizer, call)
     if any(state.open_step is not None for state in states):
         return _call(call, states)
-    place = place_of_closure(call)
-    if place is None:
+    found = closure_of(call) if len(call.args) > 1 or call.keywords else None
+    if found is None:
         return _step(optimizer, states, call)
-    closure = closure_at(place, call)
+    place, closure = found
     if any(state.session.scalers.are_dynamic for state in states):
-        _check_calls_closure_first(optimizer, step)
+        _check_calls_closure_first(optimizer, call.func)
         with torch.enable_grad():
             loss = closure()
         _step(optimizer, states, with_closure(None, place, call))
@@ -92,7 +87,7 @@ def _check_calls_closure_first(optimizer: torch.optim.Optimizer, step: Callable)
 
 
 def _is_torchs(which: Any) -> bool:
-    return which.__module__.startswith("torch.optim.")
+    return str(which.__module__).startswith("torch.optim.")
 
 
 def _outside_of_step(states: list[OptimizerSession], closure: Callable, *args: Any) -> Any:
@@ -170,38 +165,32 @@ def _call(step: functools.partial, states: list[OptimizerSession]) -> Any:
     return step(amp_state=states[0].core) if is_fused else step()
 
 
-def _around_others(
-    optimizer: torch.optim.Optimizer, method: Callable, args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def _around_others(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Calls a method of the optimizer's class that torch's Optimizer lacks."""
     states = [state for state in _states_of_params(optimizer) if state.core.has_masters]
     if not states or any(state.open_step or state.open_loans for state in states):
-        return method(optimizer, *args, **kwargs)
-    return lend_to_method(optimizer, states, functools.partial(method, optimizer, *args, **kwargs))
+        return call()
+    return lend_to_method(optimizer, states, call)
 
 
-def _around_zero_grad(
-    optimizer: torch.optim.Optimizer, zero_grad: Callable, args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def _around_zero_grad(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Zeroes what scale_loss has set aside, too, and forgets overflows."""
-    result = zero_grad(optimizer, *args, **kwargs)
+    result = call()
     state = in_training(optimizer)
     if state is None:
         return result
-    gates.renew(optimizer, state)
+    gates.renew(optimizer)
     if state.open_step is None:
         with state.session.shards.mirrored():
             state.core.note_zeroed()
     return result
 
 
-def _around_add_param_group(
-    optimizer: torch.optim.Optimizer, add: Callable, args: tuple, kwargs: dict[str, Any]
-) -> None:
+def _around_add_param_group(optimizer: torch.optim.Optimizer, call: functools.partial) -> None:
     """Raises ValueError, and adds nothing, for a parameter whose master another optimizer steps."""
-    group: Any = args[0] if args else kwargs.get("param_group")
+    group: Any = call.args[1] if len(call.args) > 1 else call.keywords.get("param_group")
     before = dict(group) if isinstance(group, dict) else {}
-    add(optimizer, *args, **kwargs)
+    call()
     state = in_training(optimizer)
     if state is not None:
         try:
@@ -239,10 +228,9 @@ def adopt_optimizer(
     fit_states(optimizer, params)
     vars(optimizer)["_torchamp"] = state
     gates.install_unhooked()
-    inner = inner_of(optimizer)
-    for each in inner:
-        note_inner(each, optimizer)
-    for each in (optimizer, *inner):
+    for each in (optimizer, *inner_of(optimizer)):
+        if each is not optimizer:
+            note_inner(each, optimizer)
         gates.install(each)
         has_hooks = hasattr(each, "_optimizer_load_state_dict_pre_hooks")
         if has_hooks and not isinstance(each, FusedOptimizer):
@@ -254,46 +242,6 @@ def adopt_optimizer(
 def inner_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
     """Those among its attributes."""
     return [each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)]
-
-
-def listed(function: str, name: str, values: Any) -> list:
-    """Models or optimizers, or one, as a list. Raises TypeError, which names the function and the
-    argument, for a tensor and for what cannot be iterated over."""
-    if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
-        return [values]
-    is_right = isinstance(values, Iterable) and not isinstance(values, torch.Tensor)
-    expect(is_right, function, name, "one of them or a list", values)
-    return list(values)
-
-
-def listed_optimizers(function: str, values: Any, name: str = "optimizers") -> list:
-    """Optimizers, or one, as a list. Raises TypeError, which names the function and the argument,
-    for anything else."""
-    chosen = listed(function, name, values)
-    for i, optimizer in enumerate(chosen):
-        check_optimizer(function, optimizer, f"{name}[{i}]")
-    return chosen
-
-
-def state_of(function: str, optimizer: Any, name: str = "optimizer") -> OptimizerSession:
-    """What torchamp knows of `optimizer`. Raises TypeError if it is none, and RuntimeError if
-    initialize did not return it, which name the function and the argument."""
-    check_optimizer(function, optimizer, name)
-    state = in_training(optimizer)
-    if state is None:
-        raise RuntimeError(
-            f"{function}: expected {name} to be an optimizer that initialize returned, got "
-            f"{type_of(optimizer)} that it did not; pass it to initialize with its model"
-        )
-    return state
-
-
-def known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list[OptimizerSession]:
-    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
-    initialize returned them all."""
-    return [
-        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(optimizers)
-    ]
 
 
 def states_of(
@@ -309,7 +257,7 @@ def states_of(
                 "others, got one from another"
             )
     for optimizer, state in zip(optimizers, states):
-        gates.renew(optimizer, state)
+        gates.renew(optimizer)
         state.follow(optimizer, function)
     return states
 
@@ -328,8 +276,6 @@ def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the next step can be skipped without the host knowing: fused optimizers, torch's and
     ours, leave everything as it is where they find their attribute `found_inf` set. Seeds momentum
     buffers, which torch leaves uninitialised if the step that makes them is skipped."""
-    if steps_fused(optimizer):
-        return True
     if not isinstance(optimizer, FUSED_IN_TORCH):
         return False
     if not all(group.get("fused") for group in optimizer.param_groups):
