@@ -1,7 +1,6 @@
 // Loan: what the program's own code finds in parameters, beside steps.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
