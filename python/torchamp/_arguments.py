@@ -46,6 +46,16 @@ def type_of(value: Any) -> str:
     return f"{'an' if name[0] in ('AEFHILMNORSX' if spelt else 'AEIOUaeiou') else 'a'} {name}"
 
 
+def listed(function: str, name: str, values: Any) -> list:
+    """Models or optimizers, or one, as a list. Raises TypeError, which names the function and the
+    argument, for a tensor and for what cannot be iterated over."""
+    if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
+        return [values]
+    is_right = isinstance(values, Iterable) and not isinstance(values, torch.Tensor)
+    expect(is_right, function, name, "one of them or a list", values)
+    return list(values)
+
+
 def uncompiled(value: Any) -> Any:
     """The model that torch.compile was given; anything else itself."""
     return getattr(value, "_orig_mod", value)

@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchamp._arguments import module_of, type_of
+from torchamp._arguments import listed, module_of, type_of
 from torchamp._load import _C
 from torchamp.amp import _checkpoint
 from torchamp.amp._initialize import check_enabled, prepare
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import check_optimizer, params_of
-from torchamp.amp._optimizer import (
-    Optimizers,
-    in_training,
-    known_states,
-    listed,
-    listed_optimizers,
-    state_of,
-    states_of,
-)
+from torchamp.amp._masters import check_optimizer, listed_optimizers, params_of
+from torchamp.amp._optimizer import Optimizers, gates, states_of
 from torchamp.amp._policy import Policy
 from torchamp.amp._ranks import ProcessGroups
 from torchamp.amp._release import give_back
@@ -36,7 +28,10 @@ from torchamp.amp._session import (
     ScaledLoss,
     Session,
     Telemetry,
+    in_training,
     is_disabled,
+    known_states,
+    state_of,
 )
 from torchamp.amp._settings import Level, Overrides
 
@@ -318,6 +313,7 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     check_optimizer("master_params", optimizer)
     state = in_training(optimizer)
     if state is not None:
+        gates.renew(optimizer)
         state.follow(optimizer, "master_params")
         state.core.bring_together()
         with state.session.shards.mirrored():

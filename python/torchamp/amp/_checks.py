@@ -14,7 +14,7 @@ from torchamp.amp._autocast import lasting_casts
 from torchamp.amp._cast import Float32Parts
 from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._model import AmpModel
-from torchamp.amp._optimizer import in_training
+from torchamp.amp._session import in_training
 from torchamp.amp._settings import Settings
 
 

@@ -22,9 +22,14 @@ from torchamp.amp._cast import (
     params_to_cast,
     rules_of,
 )
-from torchamp.amp._masters import hook_state_dict, let_models_be_exported, params_of
+from torchamp.amp._masters import (
+    hook_state_dict,
+    let_models_be_exported,
+    listed_optimizers,
+    params_of,
+)
 from torchamp.amp._model import adopt_model
-from torchamp.amp._optimizer import adopt_optimizer, listed_optimizers, steps_fused
+from torchamp.amp._optimizer import adopt_optimizer, inner_of, steps_fused
 from torchamp.amp._policy import Policy, is_marked, level_and_overrides
 from torchamp.amp._ranks import ProcessGroups, check_dtensors, check_flattened, groups_of
 from torchamp.amp._session import Last, Session
@@ -275,7 +280,8 @@ class _Snapshot:
             for tensor in (*model.parameters(), *model.buffers())
         ]
         modules = [module for model in models for module in model.modules()]
-        self._objects = [(each, type(each), dict(vars(each))) for each in (*modules, *optimizers)]
+        stepping = [each for given in optimizers for each in (given, *inner_of(given))]
+        self._objects = [(each, type(each), dict(vars(each))) for each in (*modules, *stepping)]
         self._states = [(each.state, dict(each.state)) for each in optimizers]
 
     def restore(self) -> None:

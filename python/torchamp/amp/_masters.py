@@ -13,8 +13,9 @@ import torch
 from torch._subclasses import meta_utils
 from torch.utils.hooks import RemovableHandle
 
-from torchamp._arguments import expect
+from torchamp._arguments import expect, listed
 from torchamp._load import _C
+from torchamp._logging import warn
 from torchamp.optimizers import FusedOptimizer
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
@@ -43,6 +44,15 @@ def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
         for group in optimizer.param_groups
         for param in group["params"]
     ]
+
+
+def listed_optimizers(function: str, values: Any, name: str = "optimizers") -> list:
+    """Optimizers, or one, as a list. Raises TypeError, which names the function and the argument,
+    for anything else."""
+    chosen = listed(function, name, values)
+    for i, optimizer in enumerate(chosen):
+        check_optimizer(function, optimizer, f"{name}[{i}]")
+    return chosen
 
 
 def fit_states(optimizer: torch.optim.Optimizer, params: Iterable[torch.Tensor]) -> None:
@@ -100,6 +110,23 @@ def _fitting_states(
             continue
         if value.dtype in (*LOW_PRECISION, torch.float32):
             yield name, value
+
+
+def tell_copies(states: Any) -> None:
+    """Warns of an optimizer whose parameters have 16 bits, and their states 32: a copy, without its
+    model, of one that initialize returned."""
+    for param, state in states.items() if isinstance(states, dict) else ():
+        is_narrow = isinstance(param, torch.Tensor) and param.dtype in LOW_PRECISION
+        values = state.values() if is_narrow and isinstance(state, dict) else ()
+        if any(isinstance(v, torch.Tensor) and v.shape == param.shape for v in values) and all(
+            v.dtype == torch.float32 for v in values if isinstance(v, torch.Tensor)
+        ):
+            warn(
+                "step: expected an optimizer that initialize returned, got one that steps "
+                "parameters of 16 bits by states of 32, as a copy without its model does; copy "
+                "both: copy.deepcopy((model, optimizer)) gives them in float32"
+            )
+            return
 
 
 class _Given:

@@ -4,27 +4,25 @@ class, stepping masters."""
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
-from torchamp._arguments import expect, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
+from torchamp.amp._closures import closure_of, with_closure
+from torchamp.amp._gate import Gates, given_around, note_inner
 from torchamp.amp._masters import (
     LOW_PRECISION,
-    check_optimizer,
     fit_states,
     is_scalar_state,
     keeps_wide_sums,
     mastered,
     params_of,
 )
-from torchamp.amp._place import Place
-from torchamp.amp._session import OptimizerSession, Session
+from torchamp.amp._session import OptimizerSession, Session, in_training, known_states
 from torchamp.optimizers import FusedOptimizer
 
 if TYPE_CHECKING:
@@ -33,70 +31,56 @@ if TYPE_CHECKING:
 Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 
 
-def in_training(optimizer: Any) -> OptimizerSession | None:
-    """What torchamp knows of an optimizer that initialize returned; None of others."""
-    return getattr(optimizer, "__dict__", {}).get("_torchamp")
-
-
 def _states_of_params(optimizer: torch.optim.Optimizer) -> list[OptimizerSession]:
     """Its own, or those of the optimizers whose masters belong to parameters in its groups, or that
-    wrap it."""
+    of the one around it."""
     own = in_training(optimizer)
     if own is not None:
         return [own]
     if owners := _C.owners(optimizer.param_groups):
         return [state for state in OptimizerSession.known if state.core in owners]
-    sessions = {state.session for state in OptimizerSession.known}
-    given = [each for session in sessions for each in session.optimizers()]
-    wrappers = [each for each in given if any(base is optimizer for base in _wrapped_by(each))]
-    return [state for each in wrappers if (state := in_training(each)) is not None]
+    around = given_around(optimizer)
+    return [] if around is None else [around]
 
 
-def _around_step(
-    optimizer: torch.optim.Optimizer, step: Callable, args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def _around_step(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Steps masters, unless a backward since the last step overflowed: then nothing changes but
     that the grads are given up, and None is returned."""
     states = _states_of_params(optimizer)
-    if not states:
-        _tell_copies(optimizer)
-        return step(optimizer, *args, **kwargs)
-    inner = functools.partial(step, optimizer, *args, **kwargs)
+    if not states:  # those that own the masters are gone
+        return call()
     if any(state.open_step is not None for state in states):
-        return _step_within(states, inner)
-    closure = args[0] if args else kwargs.get("closure")
-    if closure is None:
-        return _step(optimizer, states, inner)
-    if not callable(closure):
-        return step(optimizer, *args, **kwargs)  # raises
+        return _step_within(states, call)
+    found = closure_of(call) if len(call.args) > 1 or call.keywords else None
+    if found is None:
+        return _step(optimizer, states, call)
+    place, closure = found
     if any(state.session.scalers.are_dynamic for state in states):
-        return _step_after(optimizer, states, step, closure)
+        _check_calls_closure_first(optimizer, call.func)
+        with torch.enable_grad():
+            loss = closure()
+        _step(optimizer, states, with_closure(None, place, call))
+        return loss
     around = functools.partial(_outside_of_step, states, closure)
-    return _step(optimizer, states, functools.partial(step, optimizer, around), has_closure=True)
+    return _step(optimizer, states, with_closure(around, place, call), has_closure=True)
 
 
-def _step_after(
-    optimizer: torch.optim.Optimizer, states: list[OptimizerSession], step: Callable, closure: Any
-) -> Any:
-    """A step whose closure is called before it, which shows whether the step is to be skipped."""
-    if not _calls_closure_first(optimizer):
+def _check_calls_closure_first(optimizer: torch.optim.Optimizer, step: Callable) -> None:
+    """Raises RuntimeError unless the closure may be called before the step, which shows whether it
+    is to be skipped."""
+    is_torchs = _is_torchs(step) and _is_torchs(type(optimizer))
+    is_right = is_torchs and not isinstance(optimizer, torch.optim.LBFGS)
+    if not is_right and step is not FusedOptimizer._fused_step:
         raise RuntimeError(
             "step: expected a fixed loss scale for an optimizer that may call its closure several "
             "times, got a dynamic one, which skips steps; give initialize a loss_scale, or take O4 "
             "or O5, which need none. With an optimizer that needs the grads once, run the backward "
             "in scale_loss, then call step()"
         )
-    with torch.enable_grad():
-        loss = closure()
-    _step(optimizer, states, functools.partial(step, optimizer))
-    return loss
 
 
-def _calls_closure_first(optimizer: torch.optim.Optimizer) -> bool:
-    if steps_fused(optimizer):
-        return True
-    kind = type(optimizer)
-    return kind.__module__.startswith("torch.optim.") and kind is not torch.optim.LBFGS
+def _is_torchs(which: Any) -> bool:
+    return str(which.__module__).startswith("torch.optim.")
 
 
 def _outside_of_step(states: list[OptimizerSession], closure: Callable, *args: Any) -> Any:
@@ -121,7 +105,8 @@ def _step(
         for observe in state.observers:
             observe()
     step = functools.partial(_step_unless_overflowed, optimizer, states, inner, has_closure)
-    result = _lent(optimizer, states, step)
+    is_fused = inner.func is FusedOptimizer._fused_step
+    result = _lent(optimizer, states, step, writes_model=is_fused)
     for state in states:
         state.check_skips()
     return result
@@ -131,20 +116,23 @@ def _lent(
     optimizer: torch.optim.Optimizer,
     states: list[OptimizerSession],
     call: Callable[[], Any],
+    *,
+    writes_model: bool = False,
     uses_grads: bool = True,
 ) -> Any:
-    """`call()` where `optimizer` finds masters in its parameters; fused steps find them anyway."""
+    """`call()` where `optimizer` finds masters in its parameters, unless it writes the model."""
     state, *others = states
-    is_fused = steps_fused(optimizer)
     state.follow(optimizer, "step")
-    if not is_fused:
+    if not isinstance(optimizer, FusedOptimizer):
         _C.widen_states(optimizer.state)
-    lent = _C.Step(state.core, state.session.scalers, uses_grads and is_fused)
+    lent = _C.Step(state.core, state.session.scalers, writes_model)
     lent.uses_grads = uses_grads
     state.note_step(lent)
     with state.session.shards.mirrored(), lent:
         state.session.shards.publish()
-        return _lent(optimizer, others, call, uses_grads) if others else call()
+        if not others:
+            return call()
+        return _lent(optimizer, others, call, writes_model=writes_model, uses_grads=uses_grads)
 
 
 def _step_unless_overflowed(
@@ -156,12 +144,12 @@ def _step_unless_overflowed(
     for state in states:
         if state.core.warning and not has_closure:  # whose grads are yet to come
             warn(state.core.warning)
-    if steps_fused(optimizer):
+    if inner.func is FusedOptimizer._fused_step:
         return _call(inner, states)
     found = [each for state in states if (each := state.core.found_inf()) is not None]
     if not found:
         return inner()
-    if len(states) > 1 or not can_skip_on_device(optimizer):
+    if len(states) > 1 or not (_is_torchs(inner.func) and can_skip_on_device(optimizer)):
         overflowed = [state.note_overflow() for state in states]
         return None if any(overflowed) else inner()
     with _C.TemporaryItems(vars(optimizer), {"found_inf": found[0], "grad_scale": None}):
@@ -186,36 +174,32 @@ def _call(step: functools.partial, states: list[OptimizerSession]) -> Any:
     return step(amp_state=states[0].core) if is_fused else step()
 
 
-def _around_others(
-    optimizer: torch.optim.Optimizer, method: Callable, args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def _around_others(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Calls a method of the optimizer's class that torch's Optimizer lacks."""
     states = _states_of_params(optimizer)
     if not states or any(state.open_step is not None for state in states):
-        return method(optimizer, *args, **kwargs)
-    call = functools.partial(method, optimizer, *args, **kwargs)
+        return call()
     return _lent(optimizer, states, call, uses_grads=False)
 
 
-def _around_zero_grad(
-    optimizer: torch.optim.Optimizer, zero_grad: Callable, args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def _around_zero_grad(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Zeroes what scale_loss has set aside, too, and forgets overflows."""
-    result = zero_grad(optimizer, *args, **kwargs)
+    result = call()
     state = in_training(optimizer)
-    if state is not None and state.open_step is None:
+    if state is None:
+        return result
+    gates.renew(optimizer)
+    if state.open_step is None:
         with state.session.shards.mirrored():
             state.core.note_zeroed()
     return result
 
 
-def _around_add_param_group(
-    optimizer: torch.optim.Optimizer, add: Callable, args: tuple, kwargs: dict[str, Any]
-) -> None:
+def _around_add_param_group(optimizer: torch.optim.Optimizer, call: functools.partial) -> None:
     """Raises ValueError, and adds nothing, for a parameter whose master another optimizer steps."""
-    group: Any = args[0] if args else kwargs.get("param_group")
+    group: Any = call.args[1] if len(call.args) > 1 else call.keywords.get("param_group")
     before = dict(group) if isinstance(group, dict) else {}
-    add(optimizer, *args, **kwargs)
+    call()
     state = in_training(optimizer)
     if state is not None:
         try:
@@ -227,33 +211,11 @@ def _around_add_param_group(
             raise
 
 
-place = Place(
+gates = Gates(
     _around_step,
     _around_others,
     {"zero_grad": _around_zero_grad, "add_param_group": _around_add_param_group},
 )
-
-_told: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-
-
-def _tell_copies(optimizer: torch.optim.Optimizer) -> None:
-    """Warns of one whose parameters have 16 bits, and their states 32: a copy, without its model,
-    of one that initialize returned."""
-    if optimizer in _told:
-        return
-    _told.add(optimizer)
-    for param, state in optimizer.state.items():
-        is_narrow = isinstance(param, torch.Tensor) and param.dtype in LOW_PRECISION
-        states = state.values() if is_narrow and isinstance(state, dict) else ()
-        if any(isinstance(v, torch.Tensor) and v.shape == param.shape for v in states) and all(
-            v.dtype == torch.float32 for v in states if isinstance(v, torch.Tensor)
-        ):
-            warn(
-                "step: expected an optimizer that initialize returned, got one that steps "
-                "parameters of 16 bits by states of 32, as a copy without its model does; copy "
-                "both: copy.deepcopy((model, optimizer)) gives them in float32"
-            )
-            return
 
 
 def adopt_optimizer(
@@ -263,6 +225,7 @@ def adopt_optimizer(
 ) -> None:
     """Makes `optimizer` one of `session`, which steps the masters of its parameters: those of
     `masters`, by parameter, and new ones for others of 16 bits."""
+    OptimizerSession.generation += 1
     state = OptimizerSession(session)
     if steps_fused(optimizer):
         optimizer.forget_layout()
@@ -273,9 +236,11 @@ def adopt_optimizer(
         state.core.add("initialize", shard_of(param), masters.get(param))
     fit_states(optimizer, params)
     vars(optimizer)["_torchamp"] = state
-    place.install_unhooked()
-    for each in (optimizer, *_wrapped_by(optimizer)):
-        place.install(type(each))
+    gates.install_unhooked()
+    for each in (optimizer, *inner_of(optimizer)):
+        if each is not optimizer:
+            note_inner(each, optimizer)
+        gates.install(each)
         has_hooks = hasattr(each, "_optimizer_load_state_dict_pre_hooks")
         if has_hooks and not isinstance(each, FusedOptimizer):
             session.hooks.append(each.register_load_state_dict_pre_hook(_note_loaded))
@@ -283,48 +248,9 @@ def adopt_optimizer(
     session.add_optimizer(optimizer)
 
 
-def _wrapped_by(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+def inner_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """Those among its attributes."""
     return [each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)]
-
-
-def listed(function: str, name: str, values: Any) -> list:
-    """Models or optimizers, or one, as a list. Raises TypeError, which names the function and the
-    argument, for a tensor and for what cannot be iterated over."""
-    if isinstance(values, (torch.nn.Module, torch.optim.Optimizer)):
-        return [values]
-    is_right = isinstance(values, Iterable) and not isinstance(values, torch.Tensor)
-    expect(is_right, function, name, "one of them or a list", values)
-    return list(values)
-
-
-def listed_optimizers(function: str, values: Any, name: str = "optimizers") -> list:
-    """Optimizers, or one, as a list. Raises TypeError, which names the function and the argument,
-    for anything else."""
-    chosen = listed(function, name, values)
-    for i, optimizer in enumerate(chosen):
-        check_optimizer(function, optimizer, f"{name}[{i}]")
-    return chosen
-
-
-def state_of(function: str, optimizer: Any, name: str = "optimizer") -> OptimizerSession:
-    """What torchamp knows of `optimizer`. Raises TypeError if it is none, and RuntimeError if
-    initialize did not return it, which name the function and the argument."""
-    check_optimizer(function, optimizer, name)
-    state = in_training(optimizer)
-    if state is None:
-        raise RuntimeError(
-            f"{function}: expected {name} to be an optimizer that initialize returned, got "
-            f"{type_of(optimizer)} that it did not; pass it to initialize with its model"
-        )
-    return state
-
-
-def known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list[OptimizerSession]:
-    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
-    initialize returned them all."""
-    return [
-        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(optimizers)
-    ]
 
 
 def states_of(
@@ -340,6 +266,7 @@ def states_of(
                 "others, got one from another"
             )
     for optimizer, state in zip(optimizers, states):
+        gates.renew(optimizer)
         state.follow(optimizer, function)
     return states
 
@@ -358,8 +285,6 @@ def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the next step can be skipped without the host knowing: fused optimizers, torch's and
     ours, leave everything as it is where they find their attribute `found_inf` set. Seeds momentum
     buffers, which torch leaves uninitialised if the step that makes them is skipped."""
-    if steps_fused(optimizer):
-        return True
     if not isinstance(optimizer, FUSED_IN_TORCH):
         return False
     if not all(group.get("fused") for group in optimizer.param_groups):

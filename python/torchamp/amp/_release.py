@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from torchamp._arguments import type_of, uncompiled
+from torchamp._arguments import listed, type_of, uncompiled
 from torchamp.amp._masters import LOW_PRECISION, fit_states, mastered
 from torchamp.amp._model import AmpModel
-from torchamp.amp._optimizer import listed
+from torchamp.amp._optimizer import gates, inner_of
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import is_as_swapped, restore
 from torchamp.optimizers import FusedOptimizer
@@ -81,6 +81,8 @@ def give_back(session: Session) -> None:
         fit_states(optimizer, widened)
     for optimizer in optimizers:
         del vars(optimizer)["_torchamp"]
+        for each in (optimizer, *inner_of(optimizer)):
+            gates.give_back(each)
     restore([*models, *parts])
     session.end()
 

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from torchamp._arguments import expect, is_boolean
+from torchamp._arguments import expect, is_boolean, type_of
 from torchamp._load import _C
 from torchamp._logging import log, warn
 from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
 from torchamp.amp._cast import explain_backward, explain_change
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import params_of
+from torchamp.amp._masters import check_optimizer, params_of
 from torchamp.amp._nonfinite import FirstNonfinite
 from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
 from torchamp.amp._settings import Settings
@@ -264,6 +264,9 @@ class OptimizerSession:
     #: Those of all sessions.
     known: weakref.WeakSet[OptimizerSession] = weakref.WeakSet()
 
+    #: Counts the changes of what optimizers step.
+    generation = 0
+
     def __init__(self, session: Session) -> None:
         self.session = session
         self.report = _C.LateReport()
@@ -291,6 +294,7 @@ class OptimizerSession:
         shards = [shard_of(param) for param in params]
         if self.session.shards and list(map(id, shards)) == list(map(id, self.core.model_params())):
             return
+        OptimizerSession.generation += 1
         self.session.let_go(but=optimizer)
         self.session.add_shards([param for param in params if not self.core.steps(shard_of(param))])
         for param, shard in zip(params, shards):
@@ -339,6 +343,32 @@ class OptimizerSession:
         """What is known of the steps by now."""
         self.report_skips()
         return Telemetry(*self.report.known())
+
+
+def in_training(optimizer: Any) -> OptimizerSession | None:
+    """What torchamp knows of an optimizer that initialize returned; None of others."""
+    return getattr(optimizer, "__dict__", {}).get("_torchamp")
+
+
+def state_of(function: str, optimizer: Any, name: str = "optimizer") -> OptimizerSession:
+    """What torchamp knows of `optimizer`. Raises TypeError if it is none, and RuntimeError if
+    initialize did not return it, which name the function and the argument."""
+    check_optimizer(function, optimizer, name)
+    state = in_training(optimizer)
+    if state is None:
+        raise RuntimeError(
+            f"{function}: expected {name} to be an optimizer that initialize returned, got "
+            f"{type_of(optimizer)} that it did not; pass it to initialize with its model"
+        )
+    return state
+
+
+def known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list[OptimizerSession]:
+    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
+    initialize returned them all."""
+    return [
+        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(optimizers)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

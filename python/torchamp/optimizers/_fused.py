@@ -62,9 +62,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: The algorithm that keeps the most states.
     _largest_algorithm: _C.StepAlgorithm
 
-    #: torchamp.amp's: what is called instead of a step, with the optimizer, the step, arguments.
-    around_step: Callable[[Any, Callable, tuple, dict[str, Any]], Any] | None = None
-
     #: None if it must be made anew.
     _layout: Layout | None
 
@@ -187,8 +184,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             _C.drop_grads(group["params"])
 
     def _step(self, closure: Callable[[], Any] | None = None) -> Any:
-        around, step = FusedOptimizer.around_step, FusedOptimizer._fused_step
-        return step(self, closure) if around is None else around(self, step, (closure,), {})
+        return self._gated_step(closure)
 
     def _fused_step(
         self,
@@ -218,6 +214,9 @@ class FusedOptimizer(torch.optim.Optimizer):
             )
         layout.publish_new_states(self.state)
         return loss
+
+    #: What torchamp.amp replaces.
+    _gated_step: Callable[..., Any] = _fused_step
 
     _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 

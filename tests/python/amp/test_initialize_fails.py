@@ -1,8 +1,10 @@
 """An initialize that raises has changed nothing, wherever it was."""
 
 import copy
+import functools
 import pathlib
 import sys
+import types
 
 import pytest
 import torch
@@ -50,12 +52,16 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> list:
     hooks = [len(getattr(module, kind)) for module in model.modules() for kind in kinds]
     classes = [type(each) for each in (*model.modules(), optimizer)]
     names = [set(vars(each)) for each in (*model.modules(), optimizer)]
+    steps = [
+        vars(each).get("step") for each in (optimizer, vars(optimizer).get("inner", optimizer))
+    ]
     tensors = [*model.parameters(), *model.buffers()]
     params = [(type(group["params"]), *group["params"]) for group in optimizer.param_groups]
     return [
         hooks,
         classes,
         names,
+        steps,
         [(tensor.dtype, tensor.grad is None, tensor.data_ptr()) for tensor in tensors],
         [[id(each) for each in group] for group in params],
         {id(param): dict(state) for param, state in optimizer.state.items()},
@@ -84,6 +90,15 @@ def of_a_new_class(model: nn.Module) -> torch.optim.Optimizer:
     return Own(model.parameters(), {})
 
 
+def with_own_steps(model: nn.Module) -> torch.optim.Optimizer:
+    """It and the one that it wraps."""
+    optimizer = sgd(model)
+    optimizer.inner = sgd(model)
+    optimizer.inner.step = functools.partial(type(optimizer).step, optimizer.inner)
+    optimizer.step = types.MethodType(lambda optimizer: optimizer.inner.step(), optimizer)
+    return optimizer
+
+
 def stepped_before(make):
     def make_stepped(model: nn.Module) -> torch.optim.Optimizer:
         optimizer = make(model)
@@ -103,7 +118,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, tor
     return everything(model, optimizer)
 
 
-@pytest.mark.parametrize("make", [of_a_new_class, fused, stepped_before(adam)])
+@pytest.mark.parametrize("make", [of_a_new_class, with_own_steps, fused, stepped_before(adam)])
 @pytest.mark.parametrize("level", LEVELS)
 def test_an_exception_anywhere_changes_nothing(level, make):
     model = Net()
@@ -122,6 +137,8 @@ def test_an_exception_anywhere_changes_nothing(level, make):
     expected = trained(*initialized(level, twin, lambda twin: twins, keep_fp32="last"))
     result = trained(model, optimizer)
     assert all(torch.equal(result[name], tensor) for name, tensor in expected.items())
+    amp.release(model)
+    amp.release(twin)
 
 
 class RefusesClass(Net):

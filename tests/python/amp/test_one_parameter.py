@@ -97,6 +97,18 @@ class BareLookahead(torch.optim.Optimizer):
         step_and_average(self)
 
 
+class LookaheadByProperty(BareLookahead):
+    """One that has no groups of its own, as LARC."""
+
+    defaults, state, param_groups = (
+        property(operator.attrgetter(f"inner.{name}"))
+        for name in ("defaults", "state", "param_groups")
+    )
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.slow = inner, {}
+
+
 @torch.no_grad()
 def step_and_average(optimizer: Lookahead | BareLookahead) -> None:
     params = optimizer.param_groups[0]["params"]
@@ -208,7 +220,13 @@ def test_an_overflow_within_a_wrapper_changes_nothing(level):
 
 
 @pytest.mark.parametrize(
-    "kind, given", [(Lookahead, "inner"), (Lookahead, "outer"), (BareLookahead, "inner")]
+    "kind, given",
+    [
+        (Lookahead, "inner"),
+        (Lookahead, "outer"),
+        (BareLookahead, "inner"),
+        (LookaheadByProperty, "inner"),
+    ],
 )
 @pytest.mark.parametrize("make", [sgd, adam, fused_adam])
 @pytest.mark.parametrize("level", MASTER_LEVELS)

@@ -78,25 +78,6 @@ def test_a_scheduler_that_steps_first_still_warns():
         scheduler.step()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_step_that_someone_wrapped_is_called(when):
-    model, calls = linear_net(), []
-    optimizer = sgd(model)
-
-    def wrap():
-        inner = optimizer.step
-        optimizer.step = lambda *args: (calls.append("step"), inner(*args))[1]
-
-    if when == "before":
-        wrap()
-    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
-    if when == "after":
-        wrap()
-    before = everything(model, optimizer)
-    train_step(model, optimizer)
-    assert calls == ["step"] and changed(before, everything(model, optimizer))
-
-
 @pytest.mark.parametrize("make", [sgd, fused_adam])
 def test_step_hooks_run_once_also_when_skipped(make):
     calls = []

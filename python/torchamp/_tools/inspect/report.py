@@ -22,8 +22,7 @@ from torchamp._tools.inspect.bytes import (
 )
 from torchamp._tools.inspect.watch import Op, Watch, call_model, check_batch, unchanged
 from torchamp.amp._autocast import shield
-from torchamp.amp._masters import LOW_PRECISION
-from torchamp.amp._optimizer import listed_optimizers
+from torchamp.amp._masters import LOW_PRECISION, listed_optimizers
 
 
 @dataclasses.dataclass

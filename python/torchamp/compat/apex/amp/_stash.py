@@ -11,7 +11,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._masters import LOW_PRECISION, params_of
-from torchamp.amp._optimizer import in_training
+from torchamp.amp._session import in_training
 from torchamp.compat.apex.amp.scaler import LossScaler
 
 
