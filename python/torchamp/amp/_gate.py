@@ -79,7 +79,7 @@ def is_stranger(optimizer: Any) -> bool:
     groups = attributes.get("param_groups")
     if groups is None and hasattr(type(optimizer), "param_groups"):  # a property
         groups = getattr(optimizer, "param_groups", None)
-    if not groups:
+    if not groups or not isinstance(groups, list):
         return True
     generation = OptimizerSession.generation
     known = _known.get(id(optimizer))
@@ -90,7 +90,7 @@ def is_stranger(optimizer: Any) -> bool:
         and known() is optimizer
     ):
         return True
-    if given_around(optimizer) is not None or _C.owners(list(groups)):
+    if given_around(optimizer) is not None or _C.owners(groups):
         return False
     _note(optimizer, lambda: None, generation, len(groups))
     if known is None:
@@ -237,12 +237,13 @@ def _is_gate(method: Any) -> bool:
     return getattr(method, "torchamp_gate", None) == id(method)
 
 
-def _wrapped_by(step: Any) -> Iterator[Any]:
+def _wrapped_by(step: Any) -> list[Any]:
     """`step`, and what it says that it wraps."""
+    found = []
     while step is not None:
-        step = getattr(step, "__func__", step)
-        yield step
-        step = getattr(step, "__wrapped__", None)
+        found.append(getattr(step, "__func__", step))
+        step = getattr(found[-1], "__wrapped__", None)
+    return found
 
 
 def _torchs_wrapper_in(step: Any) -> Any:

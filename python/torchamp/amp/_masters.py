@@ -115,7 +115,7 @@ def _fitting_states(
 def tell_copies(states: Any) -> None:
     """Warns of an optimizer whose parameters have 16 bits, and their states 32: a copy, without its
     model, of one that initialize returned."""
-    for param, state in states.items():
+    for param, state in states.items() if isinstance(states, dict) else ():
         is_narrow = isinstance(param, torch.Tensor) and param.dtype in LOW_PRECISION
         values = state.values() if is_narrow and isinstance(state, dict) else ()
         if any(isinstance(v, torch.Tensor) and v.shape == param.shape for v in values) and all(

@@ -243,10 +243,12 @@ class Shy(Ordinary):
 
 
 class Early(Ordinary):
-    """Its groups are there before Optimizer's constructor, and no list of dicts."""
+    """Its groups and state are there before Optimizer's constructor, and of other types."""
 
     def __init__(self, params: Any, lr: float) -> None:
-        self.param_groups = tuple(params)
+        self.param_groups, self.state = list(params), None
+        self.name()
+        self.param_groups = iter(self.param_groups)
         super().__init__(self.param_groups, lr)
 
 
