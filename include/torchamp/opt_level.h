@@ -37,9 +37,9 @@ TORCHAMP_API int64_t at_least_one(const char* option, int64_t value);
 struct Flag {
   template <class T>
   Flag(const T& given) {
-    static_assert(!std::is_pointer_v<std::decay_t<T>>,
-                  "an option that is on or off takes a bool, not a text");
-    value = given;
+    constexpr bool is_text = std::is_pointer_v<std::decay_t<T>>;
+    static_assert(!is_text, "an option that is on or off takes a bool, not a text");
+    if constexpr (!is_text) value = given;  // no second error, of an address that is never null
   }
   operator bool() const { return value; }
 

@@ -1,7 +1,8 @@
-# cmake -DSOURCE=… -DSENTENCES=… -DCOMMAND=<compiler;and;arguments> -P check_errors.cmake: fails unless the
-# compiler rejects SOURCE, reports each line that ends in "// error: part", and ends a line with the one
-# sentence of SENTENCES that has this part. For lines that end in "// says: part" the sentence suffices.
-# "nodiscard" and "deleted" are words of the compilers' own errors.
+# cmake -DFOLDER=… -DCOMMAND=<compiler;and;arguments> -P check_errors.cmake: fails unless the compiler
+# rejects misuse.cpp, reports each line of it that ends in "// error: part", and ends a line with the one
+# sentence of misuse.txt that has this part. For lines that end in "// says: part" the sentence suffices.
+# "nodiscard" and "deleted" are words of the compilers' own errors. It also fails if the compiler says
+# anything of a line of clean.cpp, or warns of a header.
 
 # What CMake's lists do not hold.
 function(without_separators text result)
@@ -16,6 +17,8 @@ function(require text)
   endif()
 endfunction()
 
+set(SOURCE "${FOLDER}/misuse.cpp")
+set(SENTENCES "${FOLDER}/misuse.txt")
 execute_process(COMMAND ${COMMAND} "${SOURCE}"
   RESULT_VARIABLE result ERROR_VARIABLE said OUTPUT_QUIET)
 if(result EQUAL 0)
@@ -23,13 +26,18 @@ if(result EQUAL 0)
 endif()
 without_separators("${said}" said)
 
+string(REGEX MATCHALL "[^\n]*( -W[^\n ]+ \n|clean.cpp:[0-9]+:[0-9]+:)[^\n]*" unexpected "${said}")
+list(FILTER unexpected EXCLUDE REGEX "misuse.cpp:[0-9]+:")
+if(unexpected)
+  message(FATAL_ERROR "expected no warning, got ${unexpected} in\n${said}")
+endif()
+
 file(READ "${SENTENCES}" unused)
 without_separators("${unused}" unused)
 string(STRIP "${unused}" unused)
 string(REPLACE "\n" ";" sentences "${unused}")
 set(unused ${sentences})
 
-get_filename_component(name "${SOURCE}" NAME)
 file(READ "${SOURCE}" text)
 without_separators("${text}" text)
 string(REPLACE "\n" ";" lines "${text}")
@@ -41,7 +49,7 @@ foreach(line IN LISTS lines)
   endif()
   set(part "${CMAKE_MATCH_2}")
   if(CMAKE_MATCH_1 STREQUAL "error")
-    require("${name}:${number}:")
+    require("misuse.cpp:${number}:")
   endif()
   if(part MATCHES "^(nodiscard|deleted)$")
     continue()

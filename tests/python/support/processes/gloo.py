@@ -7,6 +7,7 @@ import functools
 import gc
 import json
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
@@ -20,22 +21,33 @@ from torch import distributed
 #: Without progress for so many seconds a rank prints its stack and exits. Busy machines take long.
 PATIENCE = 120
 
+#: What ranks import. They are forked by a server that has imported it, and started no thread.
+IMPORTS = [
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torchamp",
+]
+
 Cases = Mapping[str, Callable[[], None]]
 
 
 def run(world_size: int, cases: Cases) -> dict[str, str]:
     """Each case on every rank, one after the other: what it raised, on each rank; "" for none.
-    A case that hangs is named, and those after it do not run."""
+    A case that hangs is named, and those after it do not run. What ranks print comes at the end."""
     with tempfile.TemporaryDirectory() as folder:
+        mp.set_forkserver_preload(IMPORTS)
         context = mp.start_processes(
             _work,
             (world_size, folder, cases),
             nprocs=world_size,
-            start_method="spawn",
+            start_method="forkserver",
             join=False,
         )
         for process in context.processes:
             process.join()
+        for rank in range(world_size):
+            sys.stderr.write(_text(Path(folder, f"{rank}.txt")))
         reports = [_read(Path(folder, f"{rank}.jsonl")) for rank in range(world_size)]
     return {
         name: "".join(
@@ -60,11 +72,17 @@ def tests_on(world_size: int, cases: Cases) -> Callable[[str], None]:
 
 
 def _read(file: Path) -> dict[str, str]:
-    lines = file.read_text().splitlines() if file.exists() else []
-    return dict(map(json.loads, lines))
+    return dict(map(json.loads, _text(file).splitlines()))
+
+
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
 
 
 def _work(rank: int, world_size: int, folder: str, cases: Cases) -> None:
+    with open(f"{folder}/{rank}.txt", "w") as output:  # the server's is that of the first test
+        for descriptor in (1, 2):
+            os.dup2(output.fileno(), descriptor)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     be_patient(world_size * PATIENCE)  # the others import torch, too
