@@ -33,6 +33,7 @@ def installed_in(machine: BareMachine) -> set[str]:
     return {path.name for path in site}
 
 
+@pytest.mark.soak
 def test_set_up_gets_what_is_missing(tmp_path: pathlib.Path) -> None:
     machine = BareMachine(tmp_path)
     machine.remove("c++", "g++")

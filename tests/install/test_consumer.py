@@ -117,6 +117,7 @@ def libtorch_archive(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")
 def test_pkg_config(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
     flags = run("pkg-config", "--cflags", "--libs", prefix / "lib/pkgconfig/torchamp.pc")

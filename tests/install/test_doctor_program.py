@@ -38,6 +38,7 @@ def test_a_healthy_installation(prefix: pathlib.Path) -> None:
         assert status_of(report, subject) == "ok"
 
 
+@pytest.mark.soak
 def test_the_wheel_has_it_and_it_finds_torch_beside(
     wheel_site: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

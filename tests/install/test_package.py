@@ -80,6 +80,7 @@ def test_the_wheel_has_types(wheel_site: pathlib.Path) -> None:
         assert (wheel_site / "torchamp" / name).is_file()
 
 
+@pytest.mark.soak
 def test_the_wheel_runs_programs_of_apexs(wheel_site: pathlib.Path, tmp_path: pathlib.Path) -> None:
     script = tmp_path / "train.py"
     child = "import apex.parallel.LARC, amp_C; print(apex.__file__)"

@@ -98,6 +98,7 @@ def repository(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+@pytest.mark.soak
 def test_the_archive_holds_what_git_holds() -> None:
     listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT)
     tracked = {name for name in listed.splitlines() if (ROOT / name).exists()}
@@ -141,6 +142,7 @@ def test_the_links_of_the_description_are_absolute_and_lead_to_files() -> None:
     assert pages and [page for page in pages if not (ROOT / f"docs/{page}.md").exists()] == []
 
 
+@pytest.mark.soak
 def test_every_version_is_cmakes(wheel_site: pathlib.Path) -> None:
     code = (
         "import importlib.metadata as m, torchamp as t; print(m.version(t.__name__), t.__version__)"

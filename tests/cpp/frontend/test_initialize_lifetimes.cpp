@@ -186,7 +186,7 @@ TEST_P(LifetimesTest, AModuleByReferenceMayBeDestroyedFirst) {
 
 TEST_P(LifetimesTest, AProcessEndsWellWhereverAModelLives) {
   if (!device().is_cpu()) GTEST_SKIP() << "a forked process has no CUDA device";
-  for (unsigned seed = 0; seed < 16; ++seed) {
+  for (unsigned seed = 0; seed < 8; ++seed) {
     EXPECT_EXIT(end_process(seed, [this] { return make_amped(); }), testing::ExitedWithCode(0), "")
         << "seed " << seed;
   }

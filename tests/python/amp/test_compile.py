@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import gc
+import itertools
 import shutil
 
 import pytest
@@ -207,14 +208,17 @@ def trained(level, how=lambda model: model):
 
 
 @pytest.mark.parametrize(
-    "backend, dynamic",
+    "level, backend, dynamic",
     [
-        ("eager", False),
-        pytest.param("aot_eager", False, marks=pytest.mark.soak),
-        ("aot_eager", True),
+        *[(level, "eager", False) for level in LEVELS],
+        ("O2", "aot_eager", True),
+        *[
+            pytest.param(level, "aot_eager", dynamic, marks=pytest.mark.soak)
+            for level, dynamic in itertools.product(LEVELS, (False, True))
+            if (level, dynamic) != ("O2", True)
+        ],
     ],
 )
-@pytest.mark.parametrize("level", LEVELS)
 def test_training_gives_the_numbers_of_eager(level, backend, dynamic):
     def compile(model):
         return torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)

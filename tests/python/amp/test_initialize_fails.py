@@ -119,7 +119,10 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, tor
 
 
 @pytest.mark.parametrize("make", [of_a_new_class, with_own_steps, fused, stepped_before(adam)])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level",
+    [pytest.param(level, marks=[pytest.mark.soak] * (level != "O2")) for level in LEVELS],
+)
 def test_an_exception_anywhere_changes_nothing(level, make):
     model = Net()
     twin = copy.deepcopy(model)

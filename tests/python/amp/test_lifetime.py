@@ -50,7 +50,9 @@ for level in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("levels", [("O2", "O1"), ("O5", "O4")], ids="-".join)
+@pytest.mark.parametrize(
+    "levels", [("O2", "O1"), pytest.param(("O5", "O4"), marks=pytest.mark.soak)], ids="-".join
+)
 def test_a_process_ends_in_silence(new_python, levels):
     """Its models and optimizers live until then."""
     assert new_python("-c", TRAINED, *levels, PYTHONPATH=os.pathsep.join(sys.path)) == ""

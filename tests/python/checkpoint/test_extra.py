@@ -16,7 +16,9 @@ from torchamp import amp
 TRAINING = str(pathlib.Path(__file__).parents[1] / "support" / "processes" / "resumed_training.py")
 
 
-@pytest.mark.parametrize("level", ["O1", "O2", "O5"])
+@pytest.mark.parametrize(
+    "level", ["O2", *[pytest.param(level, marks=pytest.mark.soak) for level in ("O1", "O5")]]
+)
 def test_a_resumed_run_is_bit_for_bit_the_same(python, tmp_path, level):
     pytest.importorskip("numpy")
     whole = python(TRAINING, level, str(tmp_path / "whole.pt"), "7")

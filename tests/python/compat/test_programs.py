@@ -85,6 +85,7 @@ def test_it_trains(run_program, program, level):
         assert "skip" in said
 
 
+@pytest.mark.soak
 def test_from_the_command_line(new_python):
     said = new_python(*command("word_lm", "O2"))
     assert printed(said, "weights") == "torch.float16"

@@ -108,7 +108,9 @@ SPAWNS = """
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize(
+    "method", ["spawn", pytest.param("forkserver", marks=pytest.mark.soak), "fork"]
+)
 def test_children_of_multiprocessing_are_aliased(python, write, method):
     said = python("-m", "torchamp.apex", write("train.py", SPAWNS.format(method=method)))
     assert said.strip() == "torchamp.amp._amp"
@@ -123,6 +125,7 @@ def test_programs_that_the_program_starts_are_aliased(python, write):
     assert said[0] == "False" and "torchamp.compat.apex" in said[1]
 
 
+@pytest.mark.soak
 def test_a_sitecustomize_of_the_users_runs_in_children_too(new_python, write, tmp_path):
     write("site/sitecustomize.py", "print('mine')")
     script = write("train.py", "import subprocess, sys; subprocess.run([sys.executable, '-c', ''])")
