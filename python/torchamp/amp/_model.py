@@ -402,6 +402,8 @@ class AmpModel(Swapped, torch.nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As the original; reaches the masters."""
         self._hook_new_modules()
+        if (session := self._torchamp.session) is not None:
+            session.forget_writes()
         return super().load_state_dict(*args, **kwargs)
 
     def _hook_new_modules(self) -> None:

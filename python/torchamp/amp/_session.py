@@ -24,6 +24,7 @@ from torchamp.amp._masters import check_optimizer, params_of
 from torchamp.amp._nonfinite import FirstNonfinite
 from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
 from torchamp.amp._settings import Settings
+from torchamp.amp._unseen_steps import UnseenSteps
 
 
 class Session:
@@ -200,6 +201,12 @@ class Session:
     def note_loan(self, loan: _C.Loan) -> None:
         """`loan` is about to be opened. An interrupt that drops it ends it."""
         self._last_loan = weakref.ref(loan)
+        self.forget_writes()
+
+    def forget_writes(self) -> None:
+        """Those to parameters since the last backward were no step."""
+        for optimizer in self.optimizers():
+            optimizer._torchamp.unseen_steps.forget()
 
     def publish_masters(self) -> None:
         """Copies masters that the program has written to the models, for a reader of them."""
@@ -290,6 +297,7 @@ class OptimizerSession:
         #: The last that have lent the optimizer its masters.
         self._last_step: Callable[[], _C.Step | None] = lambda: None
         self._last_loan: Callable[[], _C.Loan | None] = lambda: None
+        self.unseen_steps = UnseenSteps()
         #: The state dict that is being loaded.
         self.loaded: dict[str, Any] | None = None
         #: Called before each step.
@@ -335,6 +343,7 @@ class OptimizerSession:
     def note_loan(self, loan: _C.Loan) -> None:
         """`loan`, to a method of the optimizer's, is about to be opened."""
         self._last_loan = weakref.ref(loan)
+        self.unseen_steps.forget()
 
     def note_overflow(self) -> bool:
         """Whether the open step is to be skipped. Waits for the device."""
@@ -346,6 +355,7 @@ class OptimizerSession:
     def note_step(self, step: _C.Step) -> None:
         """`step` is about to be opened. An interrupt that drops it ends it."""
         self._last_step = weakref.ref(step)
+        self.unseen_steps.forget()
 
     def report_skips(self) -> list[_C.SkippedStep]:
         """Reports the steps that are known by now to be skipped. Returns them."""
@@ -477,6 +487,9 @@ class ScaledLoss(_C.Backward):
         for error in others:
             explain_backward(error)
         super().__exit__(kind, *others)
+        for state in self._states if kind is None else ():
+            if state.core.has_masters or self._session.scalers.are_dynamic:
+                state.unseen_steps.note_backward(state.core.model_params)
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""
@@ -487,6 +500,7 @@ class ScaledLoss(_C.Backward):
                 data_parallel.share()
         for state in self._states:
             state.check_skips()
+            state.unseen_steps.look()
         return self.scale(self._loss)
 
 
