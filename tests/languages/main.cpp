@@ -448,6 +448,11 @@ class Run {
       if (!adopts_) amp::refresh_masters(optimizer);
     }
   }
+  void write_float32(const Args& args) {
+    const amp::Float32Params float32(std::get<0>(amped_.value().models));
+    const torch::NoGradGuard no_grad;
+    for (Tensor& param : params_of(args)) param.mul_(0.75);
+  }
   void halve(const Args& args) {
     const torch::NoGradGuard no_grad;
     param_of(args).mul_(0.5);
@@ -801,6 +806,8 @@ const std::map<std::string, void (Run::*)(const Args&)> kEvents = {{"backward", 
                                                                    {"write", &Run::write},
                                                                    {"write_data", &Run::write_data},
                                                                    {"halve", &Run::halve},
+                                                                   {"write_float32",
+                                                                    &Run::write_float32},
                                                                    {"swap", &Run::swap},
                                                                    {"swap_back", &Run::swap_back},
                                                                    {"freeze", &Run::freeze},

@@ -27,6 +27,20 @@ class OwnList(torch.optim.Optimizer):
         return vars(self)
 
     @torch.no_grad()
+    def shrink(self) -> None:
+        for param in sum(self.own, []):
+            param.mul_(0.75)
+
+    @torch.no_grad()
+    def damp(self) -> None:
+        for param in sum(self.own, []):
+            if param.grad is not None:
+                param.grad.mul_(0.5)
+
+    def count(self) -> int:
+        return len(self.counts)
+
+    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:

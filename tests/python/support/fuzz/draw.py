@@ -182,7 +182,12 @@ class Draw:
         return split if any(split) else [params]
 
     def recipe(self, kinds: dict[str, dict[str, list]], params: list[int]) -> Recipe:
-        kind = self.chance.choice(["FusedSGD", *kinds] if "FusedSGD" in kinds else ["SGD", *kinds])
+        more = (
+            ["FusedSGD"]
+            if "FusedSGD" in kinds
+            else ["SGD", *["OwnList"] * 3 * ("OwnList" in kinds)]
+        )
+        kind = self.chance.choice([*more, *kinds])
         options = {name: self.chance.choice(values) for name, values in kinds[kind].items()}
         options = {name: value for name, value in options.items() if value}
         if self.is_plain or "momentum" in options:
@@ -257,6 +262,8 @@ class Draw:
 
     def step(self) -> dict[str, Any]:
         of = self.of()
+        if self.mirror.optimizers[of].is_bound and self.chance.random() < 0.5:
+            return {"of": of, "given": (3, "x")}
         if self.chance.random() < 0.8:
             return {"of": of}
         params = self.numbers(self.mirror.optimizers[of].params)
@@ -326,6 +333,9 @@ class Draw:
     grammar: dict[str, tuple[float, Any]] = {
         "backward": (12, backward),
         "step": (8, step),
+        "bind": (0.3, {"of": of, "how": one_of("method", "partial")}),
+        "own": (2.0, {"of": of, "how": one_of("shrink", "damp", "count")}),
+        "stranger": (0.3, {"of": of}),
         "zero": (3, {"of": of, "to_none": mostly}),
         "zero_model": (1, {"to_none": mostly}),
         "drop_grads": (0.3, {"params": some_params(0.5)}),
@@ -339,6 +349,7 @@ class Draw:
         "swap": (0.6, {"params": some_params(0.7), "seed": seed}),
         "swap_back": (0.5, {}),
         "write_data": (0.3, param_and_seed),
+        "write_float32": (0.5, {"params": some_params(0.7)}),
         "freeze": (0.4, {"param": param}),
         "thaw": (0.5, {"param": param}),
         "set": (0.6, set),

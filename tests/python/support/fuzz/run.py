@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
+import types
 from typing import Any
 
 import torch
@@ -47,6 +49,8 @@ class Run:
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self.optimizers = setup, []
+        #: What steps of their own are given beside a closure.
+        self.given: tuple = ()
         self.model = Net(setup.parts)
         self.params = list(self.model.parameters())
         for i in setup.frozen:
@@ -129,6 +133,7 @@ class Run:
             losses.append(self.use(call))
             return losses[-1]
 
+        self.given = ()
         returned = call.closure_of.step(closure)
         expect(len(losses) == 1 and returned is losses[0], "the closure was not called once")
         return returned
@@ -178,9 +183,12 @@ class Run:
         for optimizer in of if zero_inside == "optimizer" else []:
             optimizer.zero_grad()
 
-    def step(self, of: Optimizer, halves: list[torch.Tensor] | None = None) -> Any:
+    def step(
+        self, of: Optimizer, halves: list[torch.Tensor] | None = None, given: tuple = ()
+    ) -> Any:
+        self.given = given
         if halves is None:
-            return of.step()
+            return of.step(None, *given) if given else of.step()
         dtypes = [param.dtype for param in self.params]
         found: list[dict] = []
 
@@ -208,6 +216,32 @@ class Run:
                 hook.remove()
         expect(len(found) == 2, "the hooks did not run")
         return found[0]
+
+    def bind(self, of: Optimizer, how: str) -> None:
+        """Gives the optimizer a step of its own, which takes more than a closure, and decays."""
+
+        def step(optimizer: Optimizer, closure: Any = None, *given: Any) -> Any:
+            expect(given == self.given, f"the step was given {given}")
+            loss = type(optimizer).step(optimizer, closure)
+            with torch.no_grad():
+                for param in stepped_by(optimizer):
+                    param.mul_(0.9375)
+            return loss
+
+        bind = types.MethodType if how == "method" else functools.partial
+        of.step = bind(step, of)
+
+    def own(self, of: Optimizer, how: str) -> None:
+        getattr(of, how)()
+
+    def stranger(self, of: Optimizer) -> None:
+        """Another of its class, which steps a parameter of its own."""
+        param = torch.nn.Parameter(torch.ones(2))
+        param.grad = torch.ones(2)
+        stranger = type(of)([param], lr=0.5)
+        stranger.step()
+        expect(not param.equal(torch.ones(2)), "a stranger's step does nothing")
+        expect(not {"_torchamp", "step"} & vars(stranger).keys(), "a stranger was written to")
 
     def zero(self, of: Optimizer, to_none: bool = True) -> None:
         of.zero_grad(set_to_none=to_none)
@@ -263,6 +297,13 @@ class Run:
     @torch.no_grad()
     def halve(self, param: torch.Tensor) -> None:
         param.mul_(0.5)
+
+    @torch.no_grad()
+    def write_float32(self, params: list[torch.Tensor]) -> None:
+        with amp.float32_params(self.model):
+            for param in params:
+                expect(param.dtype == torch.float32, f"a parameter is of {param.dtype}")
+                param.mul_(0.75)
 
     def write_data(self, param: torch.Tensor, seed: int) -> None:
         param.data.copy_(drawn_value(param, seed))

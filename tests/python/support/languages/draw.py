@@ -13,7 +13,7 @@ from mirror.state import CASTS, keeps_masters, require
 #: What C++ has not, or notices later.
 ONLY_PYTHON = {
     *("snapshot", "restore", "copy", "module", "steal", "write_masters", "assign"),
-    *("group", "pop_group", "push_group"),
+    *("group", "pop_group", "push_group", "bind", "own", "stranger"),
 }
 #: How a backward ends, beside what the mirror follows.
 ENDS = ({"ends": "hook"}, {"late": True}, {"ends": "unscaled"})

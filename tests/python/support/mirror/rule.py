@@ -88,6 +88,8 @@ class Mirror(Structure):
             require(not call.delayed, "delayed grads of masters, beside other backwards")
             self.access(call.masters_of)
         self.notice(given)
+        for stepped in given:
+            stepped.is_gated = True
         for param in (param for stepped in given for param in stepped.params):
             param.is_ahead = False
         self.note_checks(given, reached, call)
@@ -129,6 +131,7 @@ class Mirror(Structure):
         is_clear = stepped.delayed is False and not (stepped.is_unclear or stepped.overflow)
         is_clear &= not any(param.is_stray or param.is_spoilt for param in stepped.params)
         is_clear &= stepped in call.of and not (call.ends or call.delayed)
+        is_clear &= not stepped.is_bound or (stepped.is_gated and not self.is_dynamic)
         require(is_clear, "a closure that may be refused")
         if self.is_dynamic and stepped.recipe.kind == "OwnList":
             raise Refused
@@ -217,8 +220,11 @@ class Mirror(Structure):
             elif not delayed and stepped.delayed:
                 stepped.delayed = None
 
-    def step(self, of: Stepped, halves: list[Param] | None = None) -> Any:
-        """halves: hooks read grads and states before and after it, and first halve these grads."""
+    def step(self, of: Stepped, halves: list[Param] | None = None, given: tuple = ()) -> Any:
+        """halves: hooks read grads and states before and after it, and first halve these grads.
+        given: a step of the optimizer's own is, too."""
+        require(of.is_gated or not of.is_bound, "a step of its own that is not known yet")
+        require(not of.is_bound or halves is None, "hooks of a step within its own")
         require(of.delayed is not None and not of.is_unclear, "delayed or not")
         params = distinct(of.params)
         self.check_taking(of, params)
@@ -266,6 +272,8 @@ class Mirror(Structure):
         stepped.optimizer.step()
         for param in params:
             param.value.grad = None
+            if stepped.is_bound:
+                param.scale(0.9375)
             if not param.has_master:
                 param.write(param.value)
             elif param.sum is not None:
@@ -390,6 +398,44 @@ class Mirror(Structure):
             for i, param in enumerate(self.params)
             if param in of.params and param.sum is not None and not param.was_discarded
         }
+
+    def bind(self, of: Stepped, how: str) -> None:
+        """Gives the optimizer a step of its own, which calls its class's, and decays."""
+        of.is_bound, of.is_gated = True, False
+
+    def own(self, of: Stepped, how: str) -> None:
+        """Calls a method of the optimizer that is no step."""
+        require(of.recipe.kind == "OwnList", "no such method")
+        if how == "count":
+            return
+        params = distinct(of.params)
+        require(not of.is_edited, "groups that it does not know")
+        require(not any(param.is_spoilt for param in params), "grads that are refused")
+        if how == "shrink":
+            return self.scale_values(params, params)
+        for param in params:
+            if param.has_grad:
+                self.check_edit(param)
+        for param in params:
+            if param.has_grad:
+                param.sum = param.sum * 0.5
+
+    def stranger(self, of: Stepped) -> None:
+        """Another optimizer of its class."""
+
+    def write_float32(self, params: list[Param]) -> None:
+        """Within float32_params."""
+        require(all(param.is_in_model for param in params), "what is not in the model")
+        require(not any(stepped.is_edited for stepped in self.optimizers), "masters to come")
+        self.scale_values(params, [param for param in self.params if param.has_master] or params)
+
+    def scale_values(self, params: list[Param], lent: list[Param]) -> None:
+        """By 0.75, where a loan has brought masters and model together."""
+        for param in params:
+            param.scale(0.75)
+        for param in lent:
+            param.before_writes.clear()
+            param.is_ahead = param.is_data_written = False
 
     def write(self, param: Param, seed: int) -> None:
         self.overwrite(param, drawn_value(param.value, seed))

@@ -86,6 +86,11 @@ class Param:
         with torch.no_grad():
             self.value.copy_(value.to(self.dtype))
 
+    def scale(self, factor: float) -> None:
+        """In float32."""
+        with torch.no_grad():
+            self.value.copy_(self.rounded(self.value.float() * factor))
+
     def holds_part_of(self, value: torch.Tensor) -> bool:
         """Whether the model has some elements of `value` already, by rounding the master's, or had
         them before writes that no backward has noticed."""
@@ -186,6 +191,9 @@ class Stepped:
     leaving: set[Param] = field(default_factory=set)
     #: Taken out at any time; it may have their states.
     left: set[Param] = field(default_factory=set)
+    #: Whether the program has given it a step of its own, and torchamp has seen that.
+    is_bound: bool = False
+    is_gated: bool = False
     #: A group that was taken out: its options and parameters.
     popped: tuple[dict, list[Param]] | None = None
 
