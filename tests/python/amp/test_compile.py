@@ -83,7 +83,7 @@ def assert_same(result, expected):
 # One graph.
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_graph_has_the_whole_forward(level, dynamic):
     model, _ = initialized(level, net())
@@ -179,7 +179,7 @@ def test_a_forward_bound_to_the_object_is_captured():
     assert_one_graph(model, model(x), x)
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("level", LEVELS)
 def test_exported_after_a_step(level, strict):
     model, optimizer = initialized(level, net())

@@ -98,8 +98,13 @@ def equal(one: object, other: object) -> bool:
     return one == other
 
 
-LANGUAGES = [(run_python, run_cpp), (run_cpp, run_python)]
-ORDERS = pytest.mark.parametrize("one, other", LANGUAGES, ids=["from_python", "from_cpp"])
+ORDERS = pytest.mark.parametrize(
+    "one, other",
+    [
+        pytest.param(run_python, run_cpp, id="from_python"),
+        pytest.param(run_cpp, run_python, id="from_cpp", marks=pytest.mark.soak),
+    ],
+)
 
 
 @ORDERS

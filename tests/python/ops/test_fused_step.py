@@ -41,6 +41,7 @@ def test_it_is_the_optimizers_step(device):
     assert given["steps"].eq(3).all()
 
 
+@pytest.mark.soak
 def test_ten_thousand_steps_end_no_further_off_than_torchs():
     torch.manual_seed(1)
     start, target = torch.randn(64, dtype=torch.float64), torch.randn(64, dtype=torch.float64)

@@ -7,6 +7,7 @@ import pytest
 ROOMS = pathlib.Path(__file__).parents[1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["ops/test_ops_random.py", "telemetry/test_telemetry.py"])
 def test_without_kernels(python, name):
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOMS / name)]
