@@ -1,0 +1,162 @@
+"""What torchamp adds to the calls of optimizers, also of those that initialize was never given.
+
+Times are in microseconds on the CPU, first in a process without torchamp's gates, then in the same
+one beside other models, each of 100 parameters, at O2. The steps do nothing: all is overhead.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import command_line
+import torch
+from markdown import table
+from torch import nn
+
+from torchamp import amp
+
+PARAMS = 100
+
+
+@dataclass
+class Row:
+    """Microseconds: the median and the quartiles. others: how many other models there are."""
+
+    call: str
+    others: int
+    plain_us: float
+    microseconds: float
+    quartiles: tuple[float, float]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.ones(4)) for _ in range(PARAMS)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weights[0] * x).sum()
+
+
+class Own(torch.optim.Optimizer):
+    """With a method of its own."""
+
+    def __init__(self, params) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self, closure=None) -> None:
+        pass
+
+    def get_lr(self) -> float:
+        return self.param_groups[0]["lr"]
+
+
+class Calls:
+    """What is timed, of a stranger, and of a model with its optimizer. level: None without
+    initialize."""
+
+    def __init__(self, level: str | None) -> None:
+        self.stranger = Own(Net().parameters())
+        self.net, self.level = Net(), level
+        self.optimizer = Own(self.net.parameters())
+        if level is not None:
+            scale = {"loss_scale": 1.0} if level == "O1" else {}
+            self.net, self.optimizer = amp.initialize(
+                self.net, self.optimizer, opt_level=level, verbosity=0, **scale
+            )
+        self.backward()
+
+    def backward(self) -> None:
+        self.optimizer.zero_grad()
+        loss = self.net(torch.ones(4))
+        if self.level is None:
+            loss.backward()
+        else:
+            with amp.scale_loss(loss, self.optimizer) as scaled_loss:
+                scaled_loss.backward()
+
+    def float32_params(self) -> None:
+        if self.level is not None:
+            with amp.float32_params(self.net):
+                pass
+
+    def of_strangers(self) -> dict[str, Callable[[], object]]:
+        return {
+            "another optimizer's step": self.stranger.step,
+            "another optimizer's own method": self.stranger.get_lr,
+        }
+
+    def of_given(self) -> dict[str, Callable[[], object]]:
+        return {
+            "step": self.optimizer.step,
+            "an own method": self.optimizer.get_lr,
+            "zero_grad, forward and scale_loss": self.backward,
+            "float32_params": self.float32_params,
+        }
+
+
+def timed(call: Callable[[], object], repeats: int) -> list[float]:
+    """Microseconds, of so many samples of some milliseconds."""
+    samples = []
+    for i in range(-1, repeats):
+        gc.collect()
+        gc.disable()
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < 0.005:
+            call()
+            count += 1
+        if i >= 0:
+            samples.append((time.perf_counter() - start) * 1e6 / count)
+        gc.enable()
+    return samples
+
+
+def measure(device: str, repeats: int) -> Iterator[Row]:
+    torch.set_num_threads(1)
+    plain = Calls(None)
+    base = {
+        name: statistics.median(timed(call, repeats))
+        for name, call in {**plain.of_strangers(), **plain.of_given()}.items()
+    }
+
+    def rows(calls: dict[str, Callable[[], object]], others: int, level: str = "") -> Iterator[Row]:
+        for name, call in calls.items():
+            samples = timed(call, repeats)
+            first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
+            what = f"{name}, {level}" if level else name
+            yield Row(what, others, base[name], statistics.median(samples), (first, third))
+
+    given = {level: Calls(level) for level in ("O1", "O2")}
+    others: list[Calls] = []
+    for count in (0, 100):
+        others += [Calls("O2") for _ in range(count)]
+        yield from rows(plain.of_strangers(), count)
+        for level, calls in given.items():
+            yield from rows(calls.of_given(), count, level)
+
+
+def print_table(rows: list[Row]) -> None:
+    head = ["call", "other models", "plain torch, us", "us", "quartiles"]
+    print(
+        table(
+            head,
+            [
+                [
+                    row.call,
+                    str(row.others),
+                    f"{row.plain_us:.2f}",
+                    f"{row.microseconds:.2f}",
+                    "{:.2f} to {:.2f}".format(*row.quartiles),
+                ]
+                for row in rows
+            ],
+        )
+    )
+
+
+if __name__ == "__main__":
+    command_line.run(__doc__, measure, print_table)
