@@ -112,6 +112,7 @@ void Backward::open(void (Grads::*begin)()) {
   }
   others_ = OptimizerState::others_than(states_);
   for (const auto& other : others_) {
+    if (other->grads().are_as_seen()) continue;
     other->update_grads();
     other->grads().watch_strays();
   }
@@ -139,7 +140,8 @@ void Backward::close() {
   if (use_ != nullptr) use_->has_ended = true;
   for (const auto& state : states_) state->is_open_ = false;
   for (const auto& other : others_) {
-    if (!scaler_.is_identity()) other->grads().note_strays();
+    const bool may_be_scaled = !scaler_.is_identity() && !other->grads().are_as_seen();
+    if (may_be_scaled) other->grads().note_strays();
   }
   others_.clear();
 }

@@ -123,6 +123,7 @@ bool Grads::are_finished() const {
 
 bool Grads::update() {
   const at::NoGradGuard no_grad;
+  seen_.clear();
   for (const auto& param : params_) {
     param->grad.discard_refused();
     if (!param->grad.notice(shows_)) continue;
@@ -140,6 +141,7 @@ void Grads::show() {
 }
 
 void Grads::forget() {
+  seen_.clear();
   had_drops_ = false;
   scaling_.reset();
   one_pass_.forget();
@@ -149,10 +151,30 @@ void Grads::forget() {
 
 void Grads::watch_strays() {
   for (const auto& param : params_) param->grad.watch_stray();
+  see();
 }
 
 void Grads::note_strays() {
   for (const auto& param : params_) param->grad.note_stray();
+  see();
+}
+
+/// Not open ones. A master has a grad only once the program was given it.
+void Grads::see() {
+  seen_.clear();
+  if (are_open()) return;
+  for (const auto& param : params_) {
+    seen_.push_back({param->model.unsafeGetTensorImpl(), Mark(grad_of(param->model))});
+    const c10::TensorImpl* const master = param->master.unsafeGetTensorImpl();
+    const bool was_given = shows_ || master->autograd_meta() != nullptr;
+    if (was_given && param->has_master()) seen_.push_back({master, Mark(grad_of(param->master))});
+  }
+}
+
+bool Grads::are_as_seen() const {
+  return !seen_.empty() && std::all_of(seen_.begin(), seen_.end(), [](const Seen& seen) {
+    return seen.grad.is_unchanged(seen.tensor->grad());
+  });
 }
 
 void Grads::check_no_strays(const char* function, bool set_aside) const {

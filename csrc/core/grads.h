@@ -97,6 +97,11 @@ class TORCHAMP_API Grads {
   void watch_strays();
   /// After it.
   void note_strays();
+  /// Whether those of model and masters are as the last of these two has left them, and nothing
+  /// else was done with them since.
+  bool are_as_seen() const;
+  /// Parameters come or go, or their grads are zeroed.
+  void forget_seen() { seen_.clear(); }
   /// Throws RuntimeError, which names `function`, if there are some. set_aside: also if the next
   /// backward of the optimizer sets them aside.
   void check_no_strays(const char* function, bool set_aside) const;
@@ -104,6 +109,13 @@ class TORCHAMP_API Grads {
   /// @}
 
  private:
+  /// A tensor's grad. Flat, since many optimizers may be looked at around each backward.
+  struct Seen {
+    const c10::TensorImpl* tensor;
+    Mark grad;
+  };
+
+  void see();
   at::Tensor run(const UnscalePass& pass, const at::Tensor& loss_scale, BackwardEnd end,
                  bool checks_only);
 
@@ -114,6 +126,7 @@ class TORCHAMP_API Grads {
   bool had_drops_ = false;  ///< the program has zeroed some since update()
   ScalingPtr scaling_;      ///< of the last backward that left grads kScaled
   Report last_report_;
+  std::vector<Seen> seen_;
 };
 
 }  // namespace core

@@ -1,8 +1,5 @@
 #include "core/loan.h"
 
-#include <ATen/core/grad_mode.h>
-#include <torchamp/ops.h>
-
 #include <utility>
 
 namespace torchamp::core {
@@ -13,13 +10,6 @@ Loan::Loan(std::shared_ptr<OptimizerState> state) : state_(std::move(state)) {}
 
 Loan::Loan(std::shared_ptr<const Masters> masters, std::vector<Tensor> cast)
     : masters_(std::move(masters)), cast_(std::move(cast)) {}
-
-Loan::~Loan() {
-  try {
-    end();
-  } catch (const std::exception&) {  // of a copy: the contents are back
-  }
-}
 
 void Loan::begin() {
   if (borrow_) return;

@@ -19,7 +19,6 @@ class TORCHAMP_API Loan {
   /// To a program: all of one initialize, whose grads stay as they are. `cast`: other 16-bit
   /// tensors of its models, which become float32.
   Loan(std::shared_ptr<const Masters> masters, std::vector<at::Tensor> cast);
-  ~Loan();
   Loan(const Loan&) = delete;
   Loan& operator=(const Loan&) = delete;
 

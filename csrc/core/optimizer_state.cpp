@@ -61,6 +61,7 @@ void note_dropped(Param& param) {
   if (grad.has_contributed()) {
     for (OptimizerState* user : param.users) user->grads().note_drop();
   }
+  for (OptimizerState* user : param.users) user->grads().forget_seen();
   grad.zero();
   if (!zeros.defined()) return;
   param.model.mutable_grad() = zeros;
@@ -118,6 +119,7 @@ void check_unowned(const char* function, const Param& param) {
 void OptimizerState::begin_using(const char* function, const std::shared_ptr<Param>& param) {
   param->users.push_back(this);
   params_.push_back(param);
+  grads_.forget_seen();
   if (!had_scaled_loss_) return;
   if (grad_of(param->model).defined()) warn_once(std::string(function) + kDroppedUnknown);
   param->model.mutable_grad().reset();
@@ -155,6 +157,7 @@ void OptimizerState::let_go(at::TensorList held) {
 
 void OptimizerState::keep(const std::vector<int64_t>& kept) {
   overflows_.keep(kept, /*drops_others=*/kept.size() < params_.size());
+  grads_.forget_seen();
   ParamList others = std::exchange(params_, {});
   for (const int64_t i : kept) params_.push_back(std::exchange(others[i], nullptr));
   for (const auto& param : others) {

@@ -127,8 +127,7 @@ Tensor make_master(const Tensor& model_param) {
   at::NoGradGuard no_grad;
   const Tensor data = model_param.variable_data();
   const bool reusable = data.scalar_type() == at::kFloat && data.is_non_overlapping_and_dense();
-  Tensor master = reusable ? data : data.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  return master.set_requires_grad(model_param.requires_grad());
+  return reusable ? data : data.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
 }
 
 bool Param::is_gone() const {

@@ -201,6 +201,7 @@ class Structure:
         is_known = not any(param in user.unnoticed for param in new for user in param.users)
         require(is_known, "which of two has it")
         if any(stepped in param.users or (param.users and param.has_master) for param in new):
+            require(stepped.recipe.kind != "OwnList", "a list that keeps what is refused")
             self.notice_groups([stepped])
             raise Refused
         self.check_new(stepped, new, adds=True)
