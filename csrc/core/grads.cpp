@@ -141,7 +141,6 @@ void Grads::show() {
 }
 
 void Grads::forget() {
-  seen_.clear();
   had_drops_ = false;
   scaling_.reset();
   one_pass_.forget();
@@ -159,10 +158,9 @@ void Grads::note_strays() {
   see();
 }
 
-/// Not open ones. A master has a grad only once the program was given it.
+/// A master has a grad only once the program was given it.
 void Grads::see() {
   seen_.clear();
-  if (are_open()) return;
   for (const auto& param : params_) {
     seen_.push_back({param->model.unsafeGetTensorImpl(), Mark(grad_of(param->model))});
     const c10::TensorImpl* const master = param->master.unsafeGetTensorImpl();

@@ -97,10 +97,10 @@ class TORCHAMP_API Grads {
   void watch_strays();
   /// After it.
   void note_strays();
-  /// Whether those of model and masters are as the last of these two has left them, and nothing
-  /// else was done with them since.
+  /// Whether those of model and masters are as the last of these two has left them, without an
+  /// update() since.
   bool are_as_seen() const;
-  /// Parameters come or go, or their grads are zeroed.
+  /// Parameters come or go.
   void forget_seen() { seen_.clear(); }
   /// Throws RuntimeError, which names `function`, if there are some. set_aside: also if the next
   /// backward of the optimizer sets them aside.

@@ -61,7 +61,6 @@ void note_dropped(Param& param) {
   if (grad.has_contributed()) {
     for (OptimizerState* user : param.users) user->grads().note_drop();
   }
-  for (OptimizerState* user : param.users) user->grads().forget_seen();
   grad.zero();
   if (!zeros.defined()) return;
   param.model.mutable_grad() = zeros;

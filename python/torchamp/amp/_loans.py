@@ -45,7 +45,7 @@ def lend_to_method(
         _C.widen_states(optimizer.state)
 
     with contextlib.ExitStack() as stack:
-        for session in {state.session for state in states}:
+        for session in {state.session for state in states if state.session.shards}:
             stack.enter_context(session.shards.mirrored())
         with loan, _BeginsInTorch(loan, prepare):
             return method()

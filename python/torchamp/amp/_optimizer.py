@@ -51,9 +51,9 @@ def _around_step(optimizer: torch.optim.Optimizer, call: functools.partial) -> A
     states = _states_of_params(optimizer)
     if not states:  # those that own the masters are gone
         return call()
-    if loans := dict.fromkeys(loan for state in states for loan in state.open_loans):
+    if loans := [loan for state in states for loan in state.open_loans]:
         with contextlib.ExitStack() as paused:
-            for loan in loans:
+            for loan in dict.fromkeys(loans):
                 paused.enter_context(_C.PausedLoan(loan))
             return _around_step(optimizer, call)
     if any(state.open_step is not None for state in states):

@@ -67,7 +67,7 @@ class Session:
         #: Whether the first loss is yet to come, before which plain models may have been sharded.
         self._awaits_loss = not are_sharded(models)
         self._is_released = False
-        self._last_loan: Callable[[], _C.Loan | None] = lambda: None
+        self._last_loan: Callable[[], _C.Loan | None] | None = None
         dtype = settings.properties.autocast_type
         types = {param.device.type for model in models for param in model.parameters()}
         self.casts: OpenCasts | None = None if dtype is None else OpenCasts(sorted(types), dtype)
@@ -236,9 +236,9 @@ class Session:
         self._models, self._parts, self._optimizers = [], [], []
 
 
-def _if_open(last: Callable[[], Any]) -> Any:
+def _if_open(last: Callable[[], Any] | None) -> Any:
     """The last step or loan, while it is open."""
-    found = last()
+    found = last() if last is not None else None
     return found if found is not None and found.is_open else None
 
 
@@ -295,8 +295,8 @@ class OptimizerSession:
         self.report = _C.LateReport()
         self.core = _C.OptimizerState(session.masters, self.report)
         #: The last that have lent the optimizer its masters.
-        self._last_step: Callable[[], _C.Step | None] = lambda: None
-        self._last_loan: Callable[[], _C.Loan | None] = lambda: None
+        self._last_step: Callable[[], _C.Step | None] | None = None
+        self._last_loan: Callable[[], _C.Loan | None] | None = None
         self.unseen_steps = UnseenSteps()
         #: The state dict that is being loaded.
         self.loaded: dict[str, Any] | None = None
@@ -337,6 +337,8 @@ class OptimizerSession:
     @property
     def open_loans(self) -> list[_C.Loan]:
         """What lends its masters outside of steps, the outermost last."""
+        if self.session._last_loan is None and self._last_loan is None:
+            return []
         loans = self.session.open_loan, _if_open(self._last_loan)
         return [loan for loan in loans if loan is not None]
 

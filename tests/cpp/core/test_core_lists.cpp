@@ -166,6 +166,18 @@ TEST_P(TwoTest, GradsOfMastersInABackwardThatWasNotGivenTheOptimizerAreRefusedTo
   }
 }
 
+TEST_P(TwoTest, GradsOfParametersThatHaveComeSinceAreRefusedToo) {
+  one_.backward({});
+  other_.state->let_go({other_.models[0]});
+  other_.models[1] = at::ones({2}, device());  // the one that went is freed
+  other_.state->add("add", other_.models[1]);
+  Backward backward({one_.state}, one_.scaler, {});
+  backward.prepare();
+  other_.models[1].mutable_grad() = at::ones({2}, device());
+  backward.finish();
+  EXPECT_NE(message_of([&] { step(other_); }), "no error");
+}
+
 TEST_P(TwoTest, DelayedGradsOfMastersAreNoGradsOfTheNextLoss) {
   const Tensor master = one_.state->params()[0]->master;
   Backward first({one_.state}, one_.scaler, {0, /*delay_unscale=*/true, false});
