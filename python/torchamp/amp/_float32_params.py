@@ -24,8 +24,9 @@ def float32_params(
 
     A step within it is one of its own. A backward within it leaves grads in the dtype that they
     have outside. At O0, O1 and O4, within another float32_params and for plain models it does
-    nothing. At O3, without masters, it widens the parameters, and rounds them again. Another thread
-    finds float32 too.
+    nothing. At O3, without masters, it widens the parameters, and rounds them again. Shards of
+    ``fully_shard`` are float32 already; forwards compute in the dtype of their policy. Another
+    thread finds float32 too.
 
     Args:
         models: a model that initialize returned, or a list of them.

@@ -184,7 +184,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             _C.drop_grads(group["params"])
 
     def _step(self, closure: Callable[[], Any] | None = None) -> Any:
-        return self._gated_step(closure)
+        return self._gated_step() if closure is None else self._gated_step(closure)
 
     def _fused_step(
         self,

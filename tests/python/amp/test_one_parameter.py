@@ -288,6 +288,7 @@ def test_a_copy_without_its_model_tells_so_once(make):
         for _ in range(2):
             with contextlib.suppress(RuntimeError):  # torch's Adam does not mix dtypes
                 twin.step()
+            initialized("O0")
     assert ["as a copy without its model does" in str(each.message) for each in caught] == [True]
 
 

@@ -57,6 +57,14 @@ def take(given: dict[str, Any]) -> Any:
     return losses
 
 
+class Closing(nn.Module):
+    """A closure that is a module."""
+
+    def __init__(self, closure: Callable) -> None:
+        super().__init__()
+        self.forward = closure
+
+
 class Run:
     """A weight of 2 with a grad of 4, at `level` or in plain torch."""
 
@@ -64,8 +72,7 @@ class Run:
         self.model, self.level, self.called_in = nn.Linear(1, 1, bias=False), level, []
         nn.init.constant_(self.model.weight, 2.0)
         step = step_of(signature) if signature else None
-        of_class = {"step": step} if bind == "class" else {}
-        kind = type("Own", (KIND,), of_class) if step else KIND
+        kind = type("Own", (KIND,), {"step": step}) if step and bind == "class" else KIND
         self.optimizer = kind(self.model.parameters(), lr=0.125)
         self.optimizer.given, self.optimizer.dtypes = [], []
         if bind == "object":
@@ -120,9 +127,11 @@ def test_an_overflow_skips_it_whatever_its_arguments(signature, call, level, run
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("call", ["closure", "closure=closure"])
+@pytest.mark.parametrize("call", ["closure", "closure=closure", "Closing(closure)"])
 def test_torch_s_own_take_a_closure_at_a_dynamic_scale(call, level, run):
-    assert run("", level, **DYNAMIC).step(call) == (1.5, "the loss", [], 1)
+    one = run("", level, **DYNAMIC)
+    dtype = one.model.weight.dtype
+    assert one.step(call) == (1.5, "the loss", [], 1) and one.called_in == [dtype]
 
 
 @pytest.mark.parametrize("bind", ["class", "object"])

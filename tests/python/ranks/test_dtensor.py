@@ -325,6 +325,25 @@ def unsynced(level: str) -> None:
     check_training(model, expected, level)
 
 
+def written_in_float32(level: str) -> None:
+    """The shards are the masters: float32_params finds them, and the next forward what it wrote."""
+    model, _ = started(FSDP, "sgd", level)
+    before = [full(param.detach()).clone() for param in model.parameters()]
+    with torch.no_grad(), amp.float32_params(model):
+        for param in model.parameters():
+            assert param.dtype == param.to_local().dtype == torch.float32
+            param.mul_(0.5)
+    for param, value in zip(model.parameters(), before):
+        assert torch.equal(full(param.detach()), value * 0.5)
+    whole = net()
+    with torch.no_grad():
+        for param, value in zip(whole.parameters(), before):
+            param.copy_(value * 0.5)
+    torch.testing.assert_close(
+        loss_of(model, 0, 0).detach(), loss_of(whole, 0, 0).detach(), atol=1e-2, rtol=0
+    )
+
+
 def clipped(kind) -> None:
     """The norm is that of one process, whoever has which part of it."""
     model, optimizer = started(kind, "torch_sgd", "O0")
@@ -518,6 +537,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"clipped-{kind.__name__}", functools.partial(clipped, kind)
     for level in ("O0", "O2"):
         yield f"unsynced-{level}", functools.partial(unsynced, level)
+        yield f"written_in_float32-FSDP-{level}", functools.partial(written_in_float32, level)
     for make_scaler, original in itertools.product((sharded_scaler, own_scaler), (True, False)):
         name = f"flattened-{make_scaler.__name__}-{'original' if original else 'flat'}"
         yield name, functools.partial(flattened, make_scaler, original)
