@@ -83,6 +83,13 @@ def write_float32(model, optimizer):
         add_noise(model, optimizer)
 
 
+class Decaying(torch.optim.SGD):
+    @torch.no_grad()
+    def decay(self):
+        for param in self.param_groups[0]["params"]:
+            param.mul_(0.9)
+
+
 def perturb_and_step(model, optimizer):
     """SAM, written by hand."""
     with torch.no_grad():
@@ -100,15 +107,16 @@ def perturb_and_step(model, optimizer):
         add_noise,  # to accumulated grads
         then_zero(load),
         then_zero(write_float32),
+        then_zero(lambda _, optimizer: optimizer.decay()),
         then_zero(perturb_and_step),
         then_zero(lambda _, optimizer: optimizer.step()),
         then_zero(lambda *_: None),
     ],
-    ids=["accumulated", "load", "float32_params", "sam", "step", "nothing"],
+    ids=["accumulated", "load", "float32_params", "own_method", "sam", "step", "nothing"],
 )
 @pytest.mark.parametrize("level", ["O2", "O5"])
 def test_nothing_else_is_told(level, between):
-    model, optimizer = initialized(level, Net(), sgd)
+    model, optimizer = initialized(level, Net(), lambda m: Decaying(m.parameters(), lr=0.1))
     assert told(model, optimizer, between) == []
 
 
