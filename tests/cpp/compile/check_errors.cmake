@@ -19,7 +19,7 @@ endfunction()
 
 set(SOURCE "${FOLDER}/misuse.cpp")
 set(SENTENCES "${FOLDER}/misuse.txt")
-execute_process(COMMAND ${COMMAND} "${SOURCE}"
+execute_process(COMMAND ${COMMAND} -include "${FOLDER}/clean.cpp" "${SOURCE}"
   RESULT_VARIABLE result ERROR_VARIABLE said OUTPUT_QUIET)
 if(result EQUAL 0)
   message(FATAL_ERROR "${SOURCE} compiled")

@@ -1,7 +1,5 @@
-// Must not compile with -Werror: each mistake, and the expected compiler message. What clean.cpp has
-// is right, so that the two are compiled in one pass.
-#include "clean.cpp"
-
+// Must not compile with -Werror: each mistake, and the expected compiler message. It follows
+// clean.cpp, so that the two are compiled in one pass.
 #include <torch/csrc/jit/api/module.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/schedulers/step_lr.h>

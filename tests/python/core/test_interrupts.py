@@ -99,7 +99,8 @@ def is_torch_s_context(frame: FrameType) -> bool:
 
 
 def interrupted(run: Run, at: int, event: str) -> bool:
-    """Iterates with a KeyboardInterrupt at the `at`-th event; False if there are less."""
+    """Iterates with a KeyboardInterrupt at the `at`-th event; False if there are less. In a callback
+    of a weak reference, of what the collector frees meanwhile, it interrupts nothing."""
     code, seen = run.kind.interruptible, 0
 
     def trace(frame: FrameType, what: str, _: Any) -> Any:
@@ -116,12 +117,11 @@ def interrupted(run: Run, at: int, event: str) -> bool:
 
     sys.settrace(trace)
     try:
-        run.iterate()
-    except KeyboardInterrupt:
-        return True
+        with contextlib.suppress(KeyboardInterrupt):
+            run.iterate()
     finally:
         sys.settrace(None)
-    return False
+    return seen == at
 
 
 def equal(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:
