@@ -9,7 +9,7 @@ import torch
 from nets import LEVELS, MASTER_LEVELS, backward, initialized, linear_net, overflow_at
 from torch import nn
 
-from torchamp import amp
+from torchamp import _C, amp
 
 
 class Own(torch.optim.SGD):
@@ -171,6 +171,15 @@ def test_where_there_are_masters_parameters_are_float32(level):
     own = {param.dtype for param in model.parameters()}
     assert optimizer.dtypes() == ({torch.float32} if level in MASTER_LEVELS else own)
     assert {param.dtype for param in model.parameters()} == own
+
+
+def test_one_that_calls_no_torch_lends_nothing(monkeypatch):
+    _, optimizer = initialized("O2", linear_net(), make)
+    begun, begin = [], _C.Loan.begin
+    monkeypatch.setattr(_C.Loan, "begin", lambda loan: (begun.append(loan), begin(loan)))
+    assert optimizer.get_lr() == 0.125 and not begun
+    optimizer.decay()
+    assert len(begun) == 1
 
 
 @pytest.mark.parametrize("level", MASTER_LEVELS)
