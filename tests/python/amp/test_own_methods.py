@@ -173,6 +173,16 @@ def test_where_there_are_masters_parameters_are_float32(level):
     assert {param.dtype for param in model.parameters()} == own
 
 
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_it_finds_what_the_groups_hold_now(level):
+    """Float32 too."""
+    model, optimizer = initialized(
+        level, linear_net(), lambda m: Own([m[0].weight], lr=0.125), loss_scale=64.0
+    )
+    optimizer.param_groups[0]["params"].append(model[0].bias)
+    assert optimizer.dtypes() == {torch.float32}
+
+
 def test_one_that_calls_no_torch_lends_nothing(monkeypatch):
     _, optimizer = initialized("O2", linear_net(), make)
     begun, begin = [], _C.Loan.begin

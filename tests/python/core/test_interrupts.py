@@ -99,8 +99,8 @@ def is_torch_s_context(frame: FrameType) -> bool:
 
 
 def interrupted(run: Run, at: int, event: str) -> bool:
-    """Iterates with a KeyboardInterrupt at the `at`-th event; False if there are less. In a callback
-    of a weak reference, of what the collector frees meanwhile, it interrupts nothing."""
+    """Iterates with a KeyboardInterrupt at the `at`-th event; False if there are less. In the
+    callback of a weak reference to what the collector frees meanwhile it interrupts nothing."""
     code, seen = run.kind.interruptible, 0
 
     def trace(frame: FrameType, what: str, _: Any) -> Any:
