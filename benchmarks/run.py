@@ -13,6 +13,7 @@ OUT = ROOT / "out" / "bench"
 
 #: In run order, by script name.
 BENCHMARKS = {
+    "calls": "calls of optimizers",
     "ops": "ops, from Python",
     "step": "optimizer steps",
     "training": "training iterations",

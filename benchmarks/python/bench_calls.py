@@ -10,11 +10,11 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import command_line
 import torch
-from markdown import table
+from report_tables import calls_table
 from torch import nn
 
 from torchamp import amp
@@ -140,22 +140,7 @@ def measure(device: str, repeats: int) -> Iterator[Row]:
 
 
 def print_table(rows: list[Row]) -> None:
-    head = ["call", "other models", "plain torch, us", "us", "quartiles"]
-    print(
-        table(
-            head,
-            [
-                [
-                    row.call,
-                    str(row.others),
-                    f"{row.plain_us:.2f}",
-                    f"{row.microseconds:.2f}",
-                    "{:.2f} to {:.2f}".format(*row.quartiles),
-                ]
-                for row in rows
-            ],
-        )
-    )
+    print(calls_table([asdict(row) for row in rows]))
 
 
 if __name__ == "__main__":

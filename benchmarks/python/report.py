@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from report_figures import Panel, apex_panels, draw, step_panels, training_panels
-from report_tables import apex_tables, ops_table, step_tables, training_tables
+from report_tables import apex_tables, calls_table, ops_table, step_tables, training_tables
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -33,6 +33,7 @@ class Kind:
 
 
 KINDS = (
+    Kind("calls", "plain_us", "Calls of optimizers", calls_table),
     Kind("ops", "torchamp_ms", "The ops", ops_table),
     Kind("step", "times_one_pass", "Optimizer steps", step_tables, step_panels),
     Kind("training", "network", "Training iterations", training_tables, training_panels),

@@ -26,6 +26,22 @@ def spread(quartiles: list[float], form: str) -> str:
     return f"{quartiles[0]:{form}}–{quartiles[1]:{form}}"
 
 
+def calls_table(rows: list[dict]) -> str:
+    """Microseconds, without torchamp and with it."""
+    head = ["call", "other models", "plain torch, us", "us", "quartiles"]
+    cells = [
+        [
+            row["call"],
+            str(row["others"]),
+            f"{row['plain_us']:.2f}",
+            f"{row['microseconds']:.2f}",
+            spread(row["quartiles"], ".2f"),
+        ]
+        for row in rows
+    ]
+    return table(head, cells)
+
+
 def ops_table(rows: list[dict]) -> str:
     """A table of ops that includes the bandwidth of each."""
     cells = []

@@ -40,7 +40,7 @@ def small(monkeypatch):
         monkeypatch.setitem(table, "tiny", one)
 
 
-SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("ops", "step")]
+SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("calls", "ops", "step")]
 
 
 @pytest.mark.parametrize("name", ["training", *SOAK])
@@ -52,10 +52,11 @@ def test_a_benchmark_measures_and_its_result_becomes_a_page(name, monkeypatch, t
     result = json.loads(file.read_text())
     assert result["rows"]
     for row in result["rows"]:
-        times = row["milliseconds"].values() if name != "ops" else [row["torchamp_ms"]]
+        key = {"calls": "microseconds", "ops": "torchamp_ms"}.get(name, "milliseconds")
+        times = row[key].values() if isinstance(row[key], dict) else [row[key]]
         assert times and min(times) > 0
         assert not row.get("not_run")
     page = report.write(result, tmp_path)
     assert page.read_text().startswith("# ")
-    pictures = name != "ops" and importlib.util.find_spec("matplotlib") is not None
+    pictures = name in ("step", "training") and importlib.util.find_spec("matplotlib") is not None
     assert len(list(tmp_path.glob("*.png"))) == pictures
