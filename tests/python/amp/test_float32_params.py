@@ -109,6 +109,8 @@ def test_a_step_within_it_is_the_step(level):
         backward(model, optimizer, seed)
         backward(other, others, seed)
         with amp.float32_params(model):
+            with amp.float32_params(model):
+                pass  # nothing
             optimizer.step()
             inside = values(model)
         others.step()
@@ -116,6 +118,17 @@ def test_a_step_within_it_is_the_step(level):
         others.zero_grad()
         assert_equal(values(model), values(other))
         assert_equal(inside, values(model))
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_it_finds_masters_of_what_the_groups_hold_now(level):
+    model, optimizer = initialized(
+        level, Net(), lambda m: torch.optim.SGD([m.first.weight], lr=0.1), loss_scale=64.0
+    )
+    optimizer.param_groups[0]["params"].append(model.first.bias)
+    with torch.no_grad(), amp.float32_params(model):
+        model.first.bias.fill_(1 + 2.0**-12)
+    assert (list(amp.master_params(optimizer))[1] == 1 + 2.0**-12).all()
 
 
 @pytest.mark.parametrize("level", LEVELS)
