@@ -158,14 +158,12 @@ void Grads::note_strays() {
   see();
 }
 
-/// A master has a grad only once the program was given it.
 void Grads::see() {
   seen_.clear();
   for (const auto& param : params_) {
     seen_.push_back({param->model.unsafeGetTensorImpl(), Mark(grad_of(param->model))});
-    const c10::TensorImpl* const master = param->master.unsafeGetTensorImpl();
-    const bool was_given = shows_ || master->autograd_meta() != nullptr;
-    if (was_given && param->has_master()) seen_.push_back({master, Mark(grad_of(param->master))});
+    if (!param->has_master()) continue;
+    seen_.push_back({param->master.unsafeGetTensorImpl(), Mark(grad_of(param->master))});
   }
 }
 

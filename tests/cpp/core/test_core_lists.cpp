@@ -150,9 +150,8 @@ class TwoTest : public DeviceTest {
 };
 
 TEST_P(TwoTest, GradsOfMastersInABackwardThatWasNotGivenTheOptimizerAreRefusedToo) {
-  one_.backward({});
-  other_.state->show_grads();
-  for (int i = 0; i < 2; ++i) {
+  for (const bool shows : {false, true}) {
+    if (shows) other_.state->show_grads();
     one_.backward({});
     Backward backward({one_.state}, one_.scaler, {});
     backward.prepare();
