@@ -1,25 +1,27 @@
 """What torchamp adds to the calls of optimizers, also of those that initialize was never given.
 
-Times are in microseconds on the CPU, first in a process without torchamp's gates, then in the same
-one beside other models, each of 100 parameters, at O2. The steps do nothing: all is overhead.
+Times are in microseconds on the CPU, first of plain torch in a process without torchamp's gates,
+then in the same one beside other models, each of 100 parameters, at O2. The steps do nothing, so
+that all is overhead.
 """
 
 from __future__ import annotations
 
-import gc
-import statistics
-import time
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import command_line
 import torch
 from report_tables import calls_table
+from timing import Timing, time_interleaved
 from torch import nn
 
 from torchamp import amp
 
 PARAMS = 100
+#: In a sample.
+CALLS = 100
 
 
 @dataclass
@@ -99,44 +101,38 @@ class Calls:
         }
 
 
-def timed(call: Callable[[], object], repeats: int) -> list[float]:
-    """Microseconds, of so many samples of some milliseconds."""
-    samples = []
-    for i in range(-1, repeats):
-        gc.collect()
-        gc.disable()
-        start, count = time.perf_counter(), 0
-        while time.perf_counter() - start < 0.005:
+def timed(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, Timing]:
+    """The times of CALLS calls of each."""
+
+    def many(call: Callable[[], object]) -> None:
+        for _ in range(CALLS):
             call()
-            count += 1
-        if i >= 0:
-            samples.append((time.perf_counter() - start) * 1e6 / count)
-        gc.enable()
-    return samples
+
+    variants = {name: functools.partial(many, call) for name, call in calls.items()}
+    return time_interleaved(variants, "cpu", repeats)
+
+
+def microseconds(milliseconds: float) -> float:
+    """Of one call."""
+    return milliseconds * 1e3 / CALLS
 
 
 def measure(device: str, repeats: int) -> Iterator[Row]:
     torch.set_num_threads(1)
     plain = Calls(None)
-    base = {
-        name: statistics.median(timed(call, repeats))
-        for name, call in {**plain.of_strangers(), **plain.of_given()}.items()
-    }
-
-    def rows(calls: dict[str, Callable[[], object]], others: int, level: str = "") -> Iterator[Row]:
-        for name, call in calls.items():
-            samples = timed(call, repeats)
-            first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
-            what = f"{name}, {level}" if level else name
-            yield Row(what, others, base[name], statistics.median(samples), (first, third))
-
+    base = timed({**plain.of_strangers(), **plain.of_given()}, repeats)
     given = {level: Calls(level) for level in ("O1", "O2")}
     others: list[Calls] = []
     for count in (0, 100):
         others += [Calls("O2") for _ in range(count)]
-        yield from rows(plain.of_strangers(), count)
-        for level, calls in given.items():
-            yield from rows(calls.of_given(), count, level)
+        calls = {(name, ""): call for name, call in plain.of_strangers().items()}
+        for level, of_level in given.items():
+            calls.update({(name, f", {level}"): c for name, c in of_level.of_given().items()})
+        for (name, level), timing in timed(calls, repeats).items():
+            first, third = map(microseconds, timing.quartiles)
+            plain_us = microseconds(base[name].milliseconds)
+            us = microseconds(timing.milliseconds)
+            yield Row(name + level, count, plain_us, us, (first, third))
 
 
 def print_table(rows: list[Row]) -> None:
