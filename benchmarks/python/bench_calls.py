@@ -7,7 +7,6 @@ that all is overhead.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
@@ -101,15 +100,15 @@ class Calls:
         }
 
 
-def timed(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, Timing]:
-    """The times of CALLS calls of each."""
+def timed(call: Callable[[], object], repeats: int) -> Timing:
+    """The time of CALLS calls, alone: in turn with others they would meet colder caches than plain
+    torch's did."""
 
-    def many(call: Callable[[], object]) -> None:
+    def many() -> None:
         for _ in range(CALLS):
             call()
 
-    variants = {name: functools.partial(many, call) for name, call in calls.items()}
-    return time_interleaved(variants, "cpu", repeats)
+    return time_interleaved({"": many}, "cpu", repeats)[""]
 
 
 def microseconds(milliseconds: float) -> float:
@@ -120,7 +119,8 @@ def microseconds(milliseconds: float) -> float:
 def measure(device: str, repeats: int) -> Iterator[Row]:
     torch.set_num_threads(1)
     plain = Calls(None)
-    base = timed({**plain.of_strangers(), **plain.of_given()}, repeats)
+    plain_calls = {**plain.of_strangers(), **plain.of_given()}
+    base = {name: timed(call, repeats) for name, call in plain_calls.items()}
     given = {level: Calls(level) for level in ("O1", "O2")}
     others: list[Calls] = []
     for count in (0, 100):
@@ -128,7 +128,8 @@ def measure(device: str, repeats: int) -> Iterator[Row]:
         calls = {(name, ""): call for name, call in plain.of_strangers().items()}
         for level, of_level in given.items():
             calls.update({(name, f", {level}"): c for name, c in of_level.of_given().items()})
-        for (name, level), timing in timed(calls, repeats).items():
+        for (name, level), call in calls.items():
+            timing = timed(call, repeats)
             first, third = map(microseconds, timing.quartiles)
             plain_us = microseconds(base[name].milliseconds)
             us = microseconds(timing.milliseconds)
