@@ -193,22 +193,24 @@ Extra load(Session& session, const Tree& tree) {
   torch::NoGradGuard no_grad;
   session.check_not_released();
   check_header(session, tree);
+  const auto models = take_trees(tree, "models", "models", session.models().size());
+  const auto saved_optimizers =
+      take_trees(tree, "optimizers", "optimizers", session.optimizers().size());
+  const auto saved_scalers =
+      take_trees(tree, "loss_scalers", "losses", session.loss_scalers().size());
+  std::vector<ScaleState> scalers;
+  for (const Tree& saved : saved_scalers) {
+    scalers.push_back(read_scaler(saved, numbered("loss_scalers", scalers.size())));
+  }
   Extra extra = read_extra(tree);
   std::vector<Loaded> loaded;
-  const auto models = take_trees(tree, "models", "models", session.models().size());
   for (size_t i = 0; i < models.size(); ++i) {
     read_model(*session.models()[i], models[i], numbered("models", i), loaded);
   }
-  std::vector<ScaleState> scalers;
   std::vector<checkpoint::LoadedOptimizer> optimizers;
-  for (const Tree& saved :
-       take_trees(tree, "optimizers", "optimizers", session.optimizers().size())) {
+  for (const Tree& saved : saved_optimizers) {
     const size_t i = optimizers.size();
     optimizers.emplace_back(*session.optimizer(i).wrapped, saved, numbered("optimizers", i));
-  }
-  for (const Tree& saved :
-       take_trees(tree, "loss_scalers", "losses", session.loss_scalers().size())) {
-    scalers.push_back(read_scaler(saved, numbered("loss_scalers", scalers.size())));
   }
   for (const auto& each : loaded) session.set_value(each.target, each.value);
   for (auto& optimizer : optimizers) optimizer.apply();
