@@ -223,11 +223,12 @@ def explain(
     kind = _C.dtype_error(str(error))
     if not kind:
         return
+    running = _running(error)
     if autocast_type is not None:
-        _add_note(error, _AUTOCAST[kind].format(autocast_type))
+        _add_note(error, _AUTOCAST[kind].format(autocast_type) + _or_kept(running, model))
     elif dtype in LOW_PRECISION:
         notes = {"overflow": _overflow_note, "no kernel": _kernel_note, "mixed": _mismatch_note}
-        _add_note(error, notes[kind](_running(error), model))
+        _add_note(error, notes[kind](running, model))
 
 
 _AUTOCAST = {
@@ -276,17 +277,16 @@ def _overflow_note(running: list[torch.nn.Module], model: torch.nn.Module) -> st
     return (
         f"{described(running[-1], model)} computes in {dtype}, whose largest number is "
         f"{torch.finfo(dtype).max:g}; write torch.finfo(x.dtype).min, of an input x, in the place "
-        "of a number like -1e9"
+        f"of a number like -1e9{_or_kept(running, model)}"
     )
 
 
 def _kernel_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
-    dtype = _dtype_of(running)
-    note = (
-        f"{described(running[-1], model)} computes in {dtype}, in which torch has no such kernel "
-        "for the device; write op(x.float()).to(x.dtype) in its forward"
+    return (
+        f"{described(running[-1], model)} computes in {_dtype_of(running)}, in which torch has no "
+        "such kernel for the device; write op(x.float()).to(x.dtype) in its forward"
+        f"{_or_kept(running, model)}"
     )
-    return note if running[-1] is model else note + ", or name it in keep_fp32"
 
 
 def _mismatch_note(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
@@ -306,7 +306,17 @@ def _mismatch_note(running: list[torch.nn.Module], model: torch.nn.Module) -> st
     return (
         f"{where} has got a tensor that is not in {dtype}; make tensors in forward in the dtype "
         "of an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
+        f"{_or_kept(running, model)}"
     )
+
+
+def _or_kept(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
+    """The remedy where the code of the innermost module cannot be changed; none for the model
+    itself, and for what is in float32 already."""
+    states = (vars(module).get("_torchamp") for module in running)
+    is_kept = any(state and state.input_type == torch.float32 for state in states)
+    name = _name_of(running[-1], model)
+    return f", or initialize with keep_fp32={name!r}" if name and not is_kept else ""
 
 
 def _added(module: torch.nn.Module, dtype: torch.dtype) -> list[tuple[str, torch.nn.Parameter]]:
@@ -331,5 +341,9 @@ def _dtype_of(running: list[torch.nn.Module]) -> torch.dtype:
 
 def described(module: torch.nn.Module, model: torch.nn.Module) -> str:
     """Its name in the model, and its class."""
-    name = next((name for name, each in model.named_modules() if each is module), "")
+    name = _name_of(module, model)
     return f"{name!r} ({type(module).__name__})" if name else f"the model ({type(model).__name__})"
+
+
+def _name_of(module: torch.nn.Module, model: torch.nn.Module) -> str:
+    return next((name for name, each in model.named_modules() if each is module), "")

@@ -38,12 +38,16 @@ class Net(nn.Module):
 
 
 MADE = (
-    "torchamp: {} has got a tensor that is not in {{dtype}}; make tensors in forward in the dtype "
-    "of an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
+    "torchamp: {!r} ({}) has got a tensor that is not in {{dtype}}; make tensors in forward in the "
+    "dtype of an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
 )
+#: Of float32, which neither 16-bit format holds.
+LOWEST = torch.finfo(torch.float32).min
+KEPT = ", or initialize with keep_fp32={!r}"
 LARGE = (
     "torchamp: 'block' (Block) computes in {dtype}, whose largest number is {largest:g}; write "
-    "torch.finfo(x.dtype).min, of an input x, in the place of a number like -1e9"
+    "torch.finfo(x.dtype).min, of an input x, in the place of a number like -1e9, or initialize "
+    "with keep_fp32='block'"
 )
 UNREGISTERED = (
     "torchamp: 'block' (Block) calls a Linear that initialize has not cast to {dtype}, because it "
@@ -55,22 +59,27 @@ ADDED = (
     "initialize has cast to {dtype}; add or replace modules before initialize"
 )
 
+
+def made(name: str, kind: str) -> str:
+    return MADE.format(name, kind) + KEPT.format(name)
+
+
 #: What a forward does, what it should do, and the note.
 CASES = {
     "made": (
         lambda block, x: block.layer(torch.ones(3, 4)),
         lambda block, x: block.layer(torch.ones(3, 4, dtype=x.dtype, device=x.device)),
-        MADE.format("'block.layer' (Linear)"),
+        made("block.layer", "Linear"),
     ),
     "products": (
         lambda block, x: x @ torch.ones(4, 4),
         lambda block, x: x @ torch.ones(4, 4, dtype=x.dtype),
-        MADE.format("'block' (Block)"),
+        made("block", "Block"),
     ),
     "recurrent": (
         lambda block, x: block.lstm(x.float())[0],
         lambda block, x: block.lstm(x)[0],
-        MADE.format("'block.lstm' (LSTM)"),
+        made("block.lstm", "LSTM"),
     ),
     "unregistered": (
         lambda block, x: block.hidden[0](x),
@@ -78,7 +87,7 @@ CASES = {
         UNREGISTERED,
     ),
     "large": (
-        lambda block, x: x.masked_fill(x > 0, -1e39),
+        lambda block, x: x.masked_fill(x > 0, LOWEST),
         lambda block, x: x.masked_fill(x > 0, torch.finfo(x.dtype).min),
         LARGE,
     ),
@@ -107,6 +116,48 @@ def test_notes_and_their_remedies(level, case):
     assert model(batch()[0]).dtype == torch.float32
 
 
+class PositionBias(nn.Module):
+    """As x-transformers has it: positions are float32, whatever the model is."""
+
+    def __init__(self):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(1, 4), nn.SiLU(), nn.Linear(4, 4))
+
+    def forward(self, x):
+        return x + self.mlp(torch.arange(len(x)).float()[:, None])
+
+
+class RelationalConvolution(nn.Module):
+    """As PyG's RGCNConv has it: what it sums up starts as zeros in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, x):
+        out = torch.zeros(len(x), 4)
+        for weight in self.weight:
+            out = out + (torch.zeros(len(x), 4) + x.roll(1, 0)) @ weight
+        return out
+
+
+@pytest.mark.parametrize(
+    "library, name, kind",
+    [(PositionBias, "1.mlp.0", "Linear"), (RelationalConvolution, "1", "RelationalConvolution")],
+)
+@pytest.mark.parametrize("level", DTYPES)
+def test_code_that_cannot_be_changed_is_kept_in_float32(level, library, name, kind):
+    def net(**options):
+        layers = nn.Sequential(nn.Linear(4, 4), library(), nn.Linear(4, 3))
+        return initialized(level, layers, loss_scale=1.0, **options)
+
+    assert note_of(net()[0]) == made(name, kind).format(dtype=DTYPES[level])
+    model, optimizer = net(keep_fp32=name)
+    before = [param.clone() for param in model.parameters()]
+    train_step(model, optimizer)
+    assert not any(map(torch.equal, model.parameters(), before))
+
+
 @pytest.mark.parametrize("level", DTYPES)
 def test_a_module_without_a_kernel(level):
     def pooled(**options):
@@ -115,7 +166,8 @@ def test_a_module_without_a_kernel(level):
 
     assert note_of(pooled()) == (
         f"torchamp: '2' (AvgPool3d) computes in {DTYPES[level]}, in which torch has no such kernel "
-        "for the device; write op(x.float()).to(x.dtype) in its forward, or name it in keep_fp32"
+        "for the device; write op(x.float()).to(x.dtype) in its forward, or initialize with "
+        "keep_fp32='2'"
     )
     assert pooled(keep_fp32="2")(batch()[0]).shape == (16, 1, 2, 1, 1)
 
@@ -152,14 +204,17 @@ def test_under_autocast(level):
         ),
         "the op computes in {}, which does not hold a number of this size; write "
         "torch.finfo(x.dtype).min, of the tensor x, in the place of a number like -1e9": (
-            lambda block, x: block.layer(x).masked_fill(x > 0, -1e39),
+            lambda block, x: block.layer(x).masked_fill(x > 0, LOWEST),
             lambda block, x: (y := block.layer(x)).masked_fill(x > 0, torch.finfo(y.dtype).min),
         ),
     }
     for note, (raises, remedied) in bodies.items():
         model, _ = initialized(level, Net(raises))
-        assert note_of(model) == "torchamp: " + note.format(dtype)
+        assert note_of(model) == "torchamp: " + note.format(dtype) + KEPT.format("block")
         model.block.body = remedied
+        model(batch()[0])
+        amp.release(model)
+        model, _ = initialized(level, Net(raises), keep_fp32="block")
         model(batch()[0])
         amp.release(model)
 
@@ -236,8 +291,7 @@ def test_a_module_that_was_replaced(level):
 
 def test_kept_modules_are_not_called_added():
     model, _ = initialized("O2", Net(lambda block, x: block.layer(x.half())), keep_fp32="block")
-    made = MADE.format("'block.layer' (Linear)")
-    assert note_of(model) == made.format(dtype="torch.float32")
+    assert note_of(model) == MADE.format("block.layer", "Linear").format(dtype="torch.float32")
 
 
 @pytest.mark.parametrize(
