@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from apex import amp
-from apex.amp._amp_state import _amp_state, master_params
+from apex.amp._amp_state import _amp_state
 from apex.amp.scaler import LossScaler
 from apex.fp16_utils import FP16_Optimizer
 from nets import adam, backward, batch, linear_net, loss_of, overflow_at, sgd
@@ -36,10 +36,6 @@ def test_every_spelling_of_the_state_is_one_object(python):
     )
 
 
-def test_master_params_is_there_too():
-    assert master_params is amp.master_params
-
-
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O5"])
 def test_the_chosen_properties(level):
     model, optimizer = initialized(level)
@@ -55,7 +51,8 @@ def test_the_chosen_properties(level):
 
 def test_disabled():
     model = linear_net()
-    amp.initialize(model, sgd(model), enabled=False)
+    _, optimizer = amp.initialize(model, sgd(model), enabled=False)
+    assert not hasattr(optimizer, "_amp_stash")
     assert not _amp_state.opt_properties.enabled
     assert not hasattr(_amp_state, "loss_scalers")
 
@@ -67,15 +64,6 @@ def test_the_last_initialize_s_scalers():
     del one, other
     with pytest.raises(AttributeError, match="expected 'loss_scalers' to be an attribute that"):
         _amp_state.loss_scalers  # noqa: B018
-
-
-def test_low_precision_models_where_the_program_allows_them(monkeypatch):
-    monkeypatch.setattr(_amp_state, "allow_incoming_model_not_fp32", True)
-    model = linear_net().half()
-    model, optimizer = amp.initialize(model, sgd(model), opt_level="O2", verbosity=0)
-    backward(model, optimizer)
-    optimizer.step()
-    assert {p.dtype for p in amp.master_params(optimizer)} == {torch.float32}
 
 
 LEVELS = ["O0", "O1", "O2", "O3", "O5"]

@@ -114,35 +114,3 @@ def test_sgd_needs_an_lr_somewhere(device):
     optimizer = FusedSGD([{"params": params[:1], "lr": 0.1}])
     with pytest.raises(ValueError, match="lr"):
         optimizer.add_param_group({"params": params[1:]})
-
-
-@pytest.mark.parametrize("materialize", [False, True])
-def test_clipping_masters_is_right_whatever_sgd_materializes(materialize, device):
-    """In apex the masters had no grads without materialize_master_grads."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).to(device)
-    optimizer = FusedSGD(model.parameters(), 1.0, materialize_master_grads=materialize)
-    amp.initialize(model, optimizer, opt_level="O2", loss_scale=8.0, verbosity=0)
-    before = [param.detach().clone() for param in amp.master_params(optimizer)]
-    x, weights = torch.randn(8, 4, device=device), torch.randn(8, 6, device=device)
-    loss = (model(x) * weights).sum()
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
-    assert nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.5) > 1.0
-    optimizer.step()
-    moved = [a - b for a, b in zip(before, amp.master_params(optimizer))]
-    assert torch.cat([m.flatten() for m in moved]).norm().item() == pytest.approx(0.5, rel=1e-4)
-
-
-def test_a_skipped_step_is_not_counted_in_any_group(device):
-    """apex's capturable FusedAdam counted by the flag of the step before, each group by its own."""
-    params = make_params(device)
-    groups = [{"params": params[:2]}, {"params": params[2:]}]
-    optimizer = FusedAdam(groups, capturable=True)
-    scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
-    for factor in (1.0, float("inf"), 1.0):
-        optimizer.zero_grad()
-        scaler.scale(sum((param * factor).sum() for param in params)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    assert [int(optimizer.state[param]["step"]) for param in params] == [2] * len(params)

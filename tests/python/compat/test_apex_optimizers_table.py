@@ -156,10 +156,3 @@ def test_keys_of_states(name, device):
     optimizer, params = stepped(name, device)
     for param in params:
         assert_has(name, "state", STATES[name], optimizer.state[param])
-
-
-@every
-def test_zero_grad_needs_no_argument(name, device):
-    optimizer, params = stepped(name, device)
-    optimizer.zero_grad()
-    assert not any(param.grad is not None and param.grad.any() for param in params)

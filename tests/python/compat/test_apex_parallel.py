@@ -9,10 +9,10 @@ import weakref
 import pytest
 import torch
 from apex import amp
-from apex.optimizers import FusedAdam
-from apex.parallel import DistributedDataParallel, Reducer, convert_syncbn_model
+from apex.parallel import DistributedDataParallel, Reducer
 from apex.parallel.distributed import flat_dist_call
-from processes.ranks import assert_same_on_both, gathered, run_on_two_ranks
+from processes import gloo
+from processes.ranks import gathered, run_on_two_ranks
 from torch import distributed, nn
 
 
@@ -49,7 +49,7 @@ def _data_parallel(rank):
         parallel = DistributedDataParallel(net, **options)
         assert isinstance(parallel, nn.parallel.DistributedDataParallel)
         assert list(parallel.state_dict())[0] == "module.first.weight"
-        assert_same_on_both(*net.parameters(), net.norm.running_mean)
+        assert gloo.are_same([*net.parameters(), net.norm.running_mean])
         x = torch.randn(6, 3, generator=torch.Generator().manual_seed(10 + rank))
         for uses_extra in (True, False, True):
             net.zero_grad()
@@ -79,7 +79,7 @@ def _two_forwards_before_the_backwards(rank):
     parallel = DistributedDataParallel(net)
     real, fake = parallel(torch.randn(6, 3)), parallel(torch.randn(6, 3))
     (real.sum() - fake.sum()).backward()
-    assert_same_on_both(*(param.grad for param in net.parameters()))
+    assert gloo.are_same([param.grad for param in net.parameters()])
     a, b = gathered(net.norm.running_mean)
     assert not torch.equal(a, b), "statistics are each rank's own"
 
@@ -170,7 +170,7 @@ def _reducer(rank):
     torch.manual_seed(rank)
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     reducer = Reducer(net)
-    assert_same_on_both(*net.parameters())
+    assert gloo.are_same(list(net.parameters()))
     net[0].weight.grad = torch.full((2, 2), float(rank))
     net[1].weight.grad = torch.full((2, 2), float(rank), dtype=torch.float64)
     reducer.reduce()
@@ -194,25 +194,6 @@ def _low_precision_sums_in_float32(rank):
     assert net.weight.grad.item() == pytest.approx(4e4, rel=1e-3)
 
 
-def _amp_levels(rank):
-    for level in ("O0", "O1", "O2", "O3"):
-        torch.manual_seed(rank)
-        net = convert_syncbn_model(Net())
-        optimizer = FusedAdam(net.parameters(), 1e-3)
-        net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
-        parallel = DistributedDataParallel(net, delay_allreduce=True)
-        for step in range(3):
-            optimizer.zero_grad()
-            loss = parallel(torch.randn(6, 3)).float().square().mean()
-            loss = loss * float("inf") if (step, rank) == (1, 1) else loss
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
-            if level in ("O1", "O2"):
-                assert_same_on_both(*amp.master_params(optimizer))
-                assert all(param.isfinite().all() for param in net.parameters())
-
-
 def test_two_ranks():
     run_on_two_ranks(
         _data_parallel,
@@ -225,7 +206,6 @@ def test_two_ranks():
         _reducer,
         _flat_calls,
         _low_precision_sums_in_float32,
-        _amp_levels,
     )
 
 

@@ -16,34 +16,12 @@ at_levels = pytest.mark.parametrize(
 
 #: By program: the upper bound of the ratio of last to first loss.
 LEARNS = {
-    "amp_init": 0.5,
     "bert_finetune": 0.3,
-    "config_driven": 0.5,
     "dcgan": 0.7,
-    "distill": 0.4,
     "ema": 0.3,
-    "fast_adversarial": 0.3,
-    "fp16_optimizer": 0.5,
     "imagenet": 0.5,
-    "larc": 0.8,
-    "multi_optimizer": 0.3,
     "pretrain_lamb": 0.7,
-    "speech_ctc": 0.4,
-    "translation": 0.6,
-    "wgan_clip": 0.9,
-    "wgan_gp": 0.6,
-    "word_lm": 0.3,
 }
-
-#: Programs whose first loss scale is too high, and the levels where they have one.
-SKIPS = {
-    "fp16_optimizer": ["O2"],
-    "pretrain_lamb": LEVELS,
-    "wgan_gp": ["O1", "O2"],
-}
-
-#: Programs without opt levels, and their weights.
-OWN_WEIGHTS = {"amp_init": "float32"}
 
 
 def command(program: str, level: str) -> list[str]:
@@ -74,20 +52,19 @@ def test_every_program_is_in_the_table():
 @pytest.mark.parametrize("program", LEARNS)
 def test_it_trains(run_program, program, level):
     said = run_program(program, level)
-    assert "Logging error" not in said, said
     losses = losses_of(said)
     assert losses[-1] < LEARNS[program] * losses[0], said
     weights = "float16" if level in ("O2", "O3") else "float32"
-    assert printed(said, "weights") == f"torch.{OWN_WEIGHTS.get(program, weights)}"
+    assert printed(said, "weights") == f"torch.{weights}"
     if " batchnorm " in said:
         assert printed(said, "batchnorm") == f"torch.float{16 if level == 'O3' else 32}"
-    if level in SKIPS.get(program, []):
+    if program == "pretrain_lamb":  # whose first loss scale is too high
         assert "skip" in said
 
 
 @pytest.mark.soak
 def test_from_the_command_line(new_python):
-    said = new_python(*command("word_lm", "O2"))
+    said = new_python(*command("ema", "O2"))
     assert printed(said, "weights") == "torch.float16"
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from apex import amp
 from apex.amp.scaler import LossScaler
-from nets import linear_net, loss_of, overflow_at, sgd
+from nets import linear_net, sgd
 
 SCALES = ["_loss_scale", "_max_loss_scale", "_min_loss_scale"]
 COUNTS = ["_scale_seq_len", "_unskipped"]
@@ -63,24 +63,6 @@ def test_arguments_are_taken_alike():
             LossScaler("dynamic", **{name: math.nan})
         message = f"LossScaler: expected {name} to be a finite number above 0, got nan"
         assert str(raised.value) == message
-
-
-def test_a_growth_interval_that_argparse_made_a_float():
-    """GNMT's --upscale-interval."""
-    model = linear_net()
-    optimizer = sgd(model)
-    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
-    scaler = apex.amp._amp_state.loss_scalers[0]
-    scaler._loss_scale, scaler._scale_seq_len = 64, 2.0
-    scales = []
-    for value in (0.0, 0.0, 0.0, math.inf, 0.0, 0.0):
-        optimizer.zero_grad()
-        with overflow_at(model[0].weight, value):
-            with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-                scaled_loss.backward()
-        optimizer.step()
-        scales.append(scaler.loss_scale())
-    assert scales == [64.0, 128.0, 128.0, 64.0, 64.0, 128.0]
 
 
 def test_the_other_attributes_are_readable():

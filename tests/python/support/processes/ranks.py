@@ -32,9 +32,3 @@ def gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
     every = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
     distributed.all_gather(every, tensor.detach().contiguous())
     return every
-
-
-def assert_same_on_both(*tensors: torch.Tensor) -> None:
-    for tensor in tensors:
-        a, b = gathered(tensor)
-        assert torch.equal(a, b)

@@ -44,15 +44,18 @@ class NovoGrad(Reference):
 
     def __init__(self, params: Any, lr: float, **options: Any) -> None:
         defaults = dict(betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, maximize=False)
-        super().__init__(params, {**defaults, "lr": lr, **options})
+        super().__init__(params, {**defaults, "decay_in_moment": False, "lr": lr, **options})
 
     def update(self, param: torch.Tensor, grad: torch.Tensor, state: dict, group: dict) -> None:
         (beta1, beta2), count, size = group["betas"], state["step"], grad.norm().item()
         before = size if count == 1 else state["norm"]
         state["norm"] = math.sqrt(beta2 * before**2 + (1 - beta2) * size**2)
         divisor = state["norm"] / math.sqrt(1 - beta2**count) + group["eps"]
+        if group["decay_in_moment"]:
+            grad, divisor = grad / divisor + group["weight_decay"] * param, 1.0
+        else:
+            param.mul_(1 - group["lr"] * group["weight_decay"])
         average = averaged(state, "average", grad, beta1, 1 - beta1)
-        param.mul_(1 - group["lr"] * group["weight_decay"])
         param.sub_(group["lr"] / (1 - beta1**count) / divisor * average)
 
 
@@ -61,7 +64,8 @@ class LAMB(Reference):
 
     def __init__(self, params: Any, lr: float, **options: Any) -> None:
         defaults = dict(betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, maximize=False)
-        super().__init__(params, {**defaults, "max_grad_norm": 1.0, "lr": lr, **options})
+        defaults |= dict(max_grad_norm=1.0, always_adapts=False)
+        super().__init__(params, {**defaults, "lr": lr, **options})
 
     def grad_factor(self, grads: list[torch.Tensor]) -> float:
         norm = math.sqrt(sum(grad.norm().item() ** 2 for grad in grads))
@@ -73,5 +77,6 @@ class LAMB(Reference):
         square = averaged(state, "square", grad**2, beta2, 1 - beta2) / (1 - beta2**count)
         update = average / (square.sqrt() + group["eps"]) + decay * param
         length, size = param.norm().item(), update.norm().item()
-        ratio = length / size if decay and length and size else 1.0
+        adapts = (decay or group["always_adapts"]) and length and size
+        ratio = length / size if adapts else 1.0
         param.sub_(group["lr"] * ratio * update)
