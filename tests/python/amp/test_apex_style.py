@@ -1,7 +1,7 @@
-"""apex.amp's functions: signatures, return values, and which initialize they refer to."""
+"""apex.amp's functions: signatures, return values, and which initialize they refer to. Those of the
+others are in compat/test_apex_table.py."""
 
 import inspect
-import warnings
 
 import pytest
 import torch
@@ -16,10 +16,6 @@ SIGNATURES = {
     "max_loss_scale=16777216.0",
     "scale_loss": "loss, optimizers, loss_id=0, model=None, delay_unscale=None, "
     "delay_overflow_check=False",
-    "master_params": "optimizer",
-    "state_dict": "destination=None",
-    "load_state_dict": "state_dict",
-    "disable_casts": "",
 }
 #: Options of initialize that apex lacks.
 ADDED = [
@@ -65,14 +61,6 @@ def test_positional_arguments_are_apex_s():
     amp.initialize(model, sgd(model), True, "O2", None, None, False, True, 64.0, None, 2, 0)
     assert model.norm.weight.dtype == torch.float16
     assert [e["loss_scale"] for e in amp.state_dict().values()] == [64.0, 64.0]
-
-
-def test_nothing_is_deprecated_here():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model, optimizer = initialized("O2")
-        backward(model, optimizer)
-        optimizer.step()
 
 
 def test_disabled():

@@ -58,14 +58,6 @@ def mse(net, batch) -> torch.Tensor:
     return nn.functional.mse_loss(net(batch[0]), batch[1])
 
 
-def clipping(scaler, net, optimizer, batch, overflow):
-    scaler.scale(mse(net, batch)).backward()
-    overflow(net)
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(net.parameters(), 0.25)
-    scaler.step(optimizer)
-
-
 def clipping_what_is_scaled(scaler, net, optimizer, batch, overflow):
     scaler.scale(mse(net, batch)).backward()
     nn.utils.clip_grad_value_(net.parameters(), 0.0625 * scaler.get_scale())
@@ -106,7 +98,8 @@ def assert_same_training(got: list, expected: list) -> None:
         torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-6, atol=1e-7)
 
 
-LOOPS = [clipping, clipping_what_is_scaled, penalty]
+#: Beside what test_fuzz.py draws.
+LOOPS = [clipping_what_is_scaled, penalty]
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)

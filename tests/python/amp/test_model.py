@@ -3,7 +3,6 @@
 import copy
 import inspect
 import re
-import types
 import weakref
 
 import pytest
@@ -74,19 +73,6 @@ def test_replicas_run_their_own_forward():
     x, _ = batch()
     bias_only = model[2](torch.zeros(16, 8).half()).float()
     assert torch.equal(replica(x), bias_only) and not torch.equal(model(x), bias_only)
-
-
-def test_a_forward_bound_to_the_object_is_called():
-    model, calls = linear_net(), []
-    inner = model.forward
-
-    def forward(self, x):
-        calls.append(x.dtype)
-        return inner(x)
-
-    model.forward = types.MethodType(forward, model)
-    amp.initialize(model, opt_level="O2", verbosity=0)
-    assert model(batch()[0]).dtype == torch.float32 and calls == [torch.float16]
 
 
 def test_hooks_and_keywords():

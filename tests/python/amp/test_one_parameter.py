@@ -20,8 +20,6 @@ from nets import (
     MASTER_LEVELS,
     adam,
     backward,
-    changed,
-    everything,
     fused_adam,
     initialized,
     linear_net,
@@ -32,7 +30,7 @@ from nets import (
 from own_list import OwnList
 from torch import nn
 
-from torchamp import amp, optimizers
+from torchamp import amp
 
 T = typing.TypeVar("T")
 
@@ -323,21 +321,6 @@ def test_closures(level, make):
     assert (len(seen) > 1) == (make is lbfgs) and next(replay, None) is None
     if level != "O3":  # which has no masters
         assert_masters(model, plain)
-
-
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_a_fused_optimizer_with_a_step_of_its_own(level):
-    class Own(optimizers.FusedAdam):
-        def step(self, closure=None):
-            return super().step(closure)
-
-    net, found = linear_net(), []
-    for make in (fused_adam, lambda m: Own(m.parameters(), lr=0.01)):
-        made = initialized(level, copy.deepcopy(net), make)
-        for seed in range(2):
-            train_step(*made, seed)
-        found.append(everything(*made))
-    assert not changed(*found)
 
 
 def test_masters_require_grads_where_the_model_s_parameters_do():

@@ -106,23 +106,6 @@ def test_extra_state_is_left_alone():
     assert model.state_dict()["_extra_state"] == {"epoch": 3} and model.epoch == 3
 
 
-@pytest.mark.parametrize("level", MASTER_LEVELS)
-def test_loading_reaches_the_masters(level):
-    source = Net()
-    state = {
-        name: t + 1e-4 if t.is_floating_point() else t for name, t in source.state_dict().items()
-    }
-    model, optimizer = trained(level)
-    model.load_state_dict(state)
-    for (name, param), master in zip(model.named_parameters(), masters(optimizer)):
-        assert torch.equal(master, state[name]) and torch.equal(param, state[name].to(param.dtype))
-    optimizer.param_groups[0].update(lr=0.0)
-    train_step(model, optimizer)
-    assert all(
-        torch.equal(m, state[n]) for m, (n, _) in zip(masters(optimizer), model.named_parameters())
-    )
-
-
 def test_loading_a_submodule():
     model, optimizer = trained("O2")
     before = masters(optimizer)[4].clone()

@@ -216,22 +216,3 @@ def test_profilers_see_steps():
     seen = [event.name for event in profile.events()]
     assert "Optimizer.step#FusedAdamW.step" in seen
     assert "Optimizer.zero_grad#FusedAdamW.zero_grad" in seen
-
-
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_zero_grad_is_torchs(set_to_none):
-    params = make_params("cpu")
-    optimizer = optimizers.FusedAdamW(params)
-    set_grads(params, 0)
-    optimizer.zero_grad(set_to_none)
-    for param in params:
-        assert param.grad is None if set_to_none else not param.grad.any()
-
-
-def test_torch_grad_scaler_takes_them_without_grads():
-    params = make_params("cpu")
-    before = [param.detach().clone() for param in params]
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(torch.ones(()))
-    scaler.step(optimizers.FusedAdam(params))
-    assert all(torch.equal(*pair) for pair in zip(params, before))

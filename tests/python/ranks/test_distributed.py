@@ -1,4 +1,4 @@
-"""What initialize says to several ranks, and to a model that is wrapped already."""
+"""What initialize says to several ranks."""
 
 import functools
 
@@ -38,13 +38,3 @@ def test_the_first_rank_alone_speaks(capfd):
     for level in LEVELS:
         assert said.count(f"opt_level {level}") == 1
     assert said.count("step skipped") == len(LEVELS)
-
-
-def test_a_wrapped_model_is_refused():
-    class Wrapped(DistributedDataParallel):
-        def __init__(self, module: torch.nn.Module) -> None:
-            torch.nn.Module.__init__(self)
-            self.module = module
-
-    with pytest.raises(RuntimeError, match="wrapped in Wrapped; initialize first, then wrap"):
-        amp.initialize(Wrapped(Net()), opt_level="O2", verbosity=0)
