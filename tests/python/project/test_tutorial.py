@@ -19,10 +19,11 @@ def code_of_the_notebook() -> list[str]:
 
 
 def without_numbers(output: str) -> str:
-    """Times are the machine's, and so is what is faster. Columns are as wide as what is in them. A
+    """Times are the machine's, and so is what preflight recommends. Columns are as wide as what is in them. A
     slow preflight says what it does."""
     output = re.sub(r"^torchamp: preflight: trying .*\n", "", output, flags=re.MULTILINE)
-    output = re.sub(r"An iteration takes .*", "", output)
+    advice = r"^(Recommended:|No level is|Training with) .*\n"
+    output = re.sub(advice, "", output, flags=re.MULTILINE)
     output = re.sub(r"\d[\d.]*(?:e[+-]?\d+)?(?:\*\*\d+)?", "#", output)
     return " ".join(output.replace("-", " ").split())
 

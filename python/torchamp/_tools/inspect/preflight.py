@@ -47,6 +47,8 @@ from torchamp.amp._cast import NONE, buffers_to_cast
 
 #: From this share of a tensor's nonzero elements on, its underflow is a finding.
 _MANY = 0.5
+#: A level's time or memory is less than float32's from this share of it down; the rest is noise.
+_LESS = 0.9
 #: From so many seconds of the float32 iteration on, progress is logged.
 _SLOW = 2.0
 #: How ops begin whose outputs nothing has written yet.
@@ -93,7 +95,6 @@ class Preflight:
 
     model: str  #: its class
     device: torch.device
-    recommended: str  #: a level
     verdicts: list[Verdict]  #: of O1 to O5; before them of TF32, where the device has it
     findings: list[Finding]
     tensors: list[TensorRange]
@@ -101,6 +102,14 @@ class Preflight:
     #: The time of the fastest of some iterations in float32; None if the model takes one alone.
     milliseconds: float | None
     peak_bytes: int | None  #: in float32, as that of a verdict
+
+    @property
+    def recommended(self) -> str:
+        """A level that fits: the first choice of those that are faster than float32, or were not
+        timed, else the smallest of those that are smaller and not slower, else "O0"."""
+        plain = self.milliseconds or 0.0
+        not_slower = [v for v in self._smaller() if _LESS * (v.milliseconds or 0.0) <= plain]
+        return next((v.level for v in [*self._faster(), *not_slower]), "O0")
 
     def verdict(self, level: str) -> Verdict:
         """The verdict on one level.
@@ -142,32 +151,59 @@ class Preflight:
         return "\n".join(filter(None, lines))
 
     def _recommendation(self) -> str:
-        if self.recommended == "O0":
+        if not self._choices():
             return "No level fits that keeps float32 weights: take O0, which is float32."
         others = [v.level for v in self.verdicts if v.fits and v.level != self.recommended]
         fit = "fit" if len(others) > 1 else "fits"
-        also = f" {', '.join(others)} also {fit}." if others else ""
-        return f"Recommended: {self.recommended}.{also}{self._times()}"
+        also = "" if self.recommended == "O0" else "also "
+        rest = f" {', '.join(others)} {also}{fit}." if others else ""
+        return f"{self._advice()}{rest}{self._times()}"
+
+    def _advice(self) -> str:
+        smaller, noise = self._smaller(), f"here by more than {100 - 100 * _LESS:.0f} %"
+        if self.recommended != "O0":
+            alone = "" if self._faster() else f", for memory alone: no level is faster {noise}"
+            return f"Recommended: {self.recommended}{alone}."
+        what = "faster" if smaller or self.peak_bytes is None else "faster or smaller"
+        instead = f", or for memory alone {smaller[0].level}" if smaller else ""
+        return f"No level is {what} {noise}: take O0, which is float32{instead}."
 
     def _times(self) -> str:
-        taken, plain = self.verdict(self.recommended).milliseconds, self.milliseconds
-        if taken is None or plain is None:
+        """Of the recommended level, or of the fastest."""
+        taken = [(v.milliseconds, v.level) for v in self._told(self._choices()) if v.milliseconds]
+        if not taken or self.milliseconds is None:
             return ""
-        text = f" An iteration takes {taken:.3g} ms, in float32 {plain:.3g} ms"
-        if taken < plain:
-            return f"{text}."
-        timed = {v.milliseconds: v.level for v in self.verdicts if v.fits and v.milliseconds}
-        if min(timed) < plain:
-            return f"{text}, at {timed[min(timed)]} {min(timed):.3g} ms."
-        return f"{text}; no level is faster here."
+        (least, level), plain = min(taken), self.milliseconds
+        return f" An iteration takes {least:.3g} ms at {level}, in float32 {plain:.3g} ms."
 
     def _memory(self) -> str:
-        taken = {each.level: each.peak_bytes for each in self.verdicts}.get(self.recommended)
-        if taken is None or self.peak_bytes is None:
+        """Of the recommended level, or of the smallest if it is smaller."""
+        taken = [(v.peak_bytes, v.level) for v in self._told(self._smaller()) if v.peak_bytes]
+        if not taken or self.peak_bytes is None:
             return ""
-        unit = self._unit()
-        text = f"Training with FusedAdamW takes {in_unit(taken, unit)} {unit} at {self.recommended}"
+        (least, level), unit = min(taken), self._unit()
+        text = f"Training with FusedAdamW takes {in_unit(least, unit)} {unit} at {level}"
         return f"{text}, in float32 {in_unit(self.peak_bytes, unit)} {unit}."
+
+    def _told(self, others: list[Verdict]) -> list[Verdict]:
+        """The recommended level; if that is O0, `others`."""
+        return others if self.recommended == "O0" else [self.verdict(self.recommended)]
+
+    def _choices(self) -> list[Verdict]:
+        """Of the levels that fit, the first choice first."""
+        fitting = {v.level: v for v in self.verdicts if v.fits}
+        return [fitting[level] for level in _preferred(self.device) if level in fitting]
+
+    def _faster(self) -> list[Verdict]:
+        """Those that are faster than float32, or that no time speaks against."""
+        most = _LESS * (self.milliseconds or math.inf)
+        return [v for v in self._choices() if (v.milliseconds or 0.0) < most]
+
+    def _smaller(self) -> list[Verdict]:
+        """Those that are known to take less memory than float32, the smallest first."""
+        most = _LESS * (self.peak_bytes or 0)
+        smaller = (v for v in self._choices() if v.peak_bytes and v.peak_bytes < most)
+        return sorted(smaller, key=lambda v: v.peak_bytes or 0)
 
 
 def _exponent(scale: float) -> int:
@@ -182,8 +218,8 @@ def _cells(verdict: Verdict, unit: str) -> list[str]:
 
 
 def _preferred(device: torch.device) -> tuple[str, ...]:
-    """In this order, the first that fits is recommended: in bfloat16, which nothing overflows,
-    except on GPUs that have float16 alone."""
+    """From the first choice to the last: in bfloat16, which nothing overflows, except on GPUs that
+    have float16 alone."""
     has_bfloat16 = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
     return ("O4", "O1", "O5", "O2") if has_bfloat16 else ("O1", "O4", "O2", "O5")
 
@@ -228,13 +264,11 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
         verdict = trial(level, model, batch, loss_fn, reference)
         memory = peak_bytes(level, model, batch) if verdict.fits else None
         verdicts.append(dataclasses.replace(verdict, peak_bytes=memory))
-    fitting = [each.level for each in verdicts if each.fits]
-    recommended = next((level for level in _preferred(device) if level in fitting), "O0")
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
     name = type(model).__name__
     notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
     notes += [reference.outcome.note] * bool(reference.outcome.note)
-    found = recommended, verdicts, findings, tensors, notes, milliseconds
+    found = verdicts, findings, tensors, notes, milliseconds
     return Preflight(name, device, *found, peak_bytes("float32", model, batch))
 
 
