@@ -28,10 +28,6 @@ class Run {
     }
   }
 
-  const std::string& level() const { return level_; }
-  /// Whether the level casts the model's weights.
-  bool casts_weights() const { return level_ == "O2" || level_ == "O5"; }
-
   /// The first iteration; one that resumes starts in the middle.
   int64_t first() const { return resumes() ? kIterations / 2 : 0; }
   bool resumes() const { return !resume_.empty(); }
