@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
+
+Function = TypeVar("Function", bound=Callable)
 
 
 def expect(
@@ -15,6 +18,9 @@ def expect(
 ) -> None:
     """Raises TypeError, which names all of them, unless `is_right`."""
     if not is_right:
+        kinds = torch.nn.Module, torch.optim.Optimizer
+        if isinstance(value, type) and issubclass(value, kinds):
+            remedy = remedy or "pass an object of it"
         got = f"{type_of(value)}{'; ' if remedy else ''}{remedy}"
         raise TypeError(f"{function}: expected {argument} to be {what}, got {got}")
 
@@ -39,8 +45,38 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
+def hint_on(wrong: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
+    """What a message ends with that refuses a keyword which is not `known`. instead: by such names,
+    the known one that is meant, or a remedy."""
+    meant = instead.get(wrong, wrong)
+    return f"; {meant}" if " " in meant else did_you_mean(meant, known)
+
+
+def with_hints(
+    name: str, instead: Mapping[str, str], like: Callable | None = None
+) -> Callable[[Function], Function]:
+    """A decorator: errors about keywords that a function lacks call it `name`, and have a hint_on
+    them. like: the function that has its keywords; None: itself."""
+
+    def decorate(function: Function) -> Function:
+        known = inspect.signature(like or function).parameters
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for wrong in [each for each in kwargs if each not in known]:
+                hint = hint_on(wrong, known, instead)
+                raise TypeError(f"{name}() got an unexpected keyword argument {wrong!r}{hint}")
+            return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
 def type_of(value: Any) -> str:
-    """The type's name with an article: "a float", "an SGD"."""
+    """The type's name with an article: "a float", "an SGD"; of a class, "the class SGD"."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     name = type(value).__name__
     spelt = name[1:2].isupper()  # letter by letter
     return f"{'an' if name[0] in ('AEFHILMNORSX' if spelt else 'AEIOUaeiou') else 'a'} {name}"

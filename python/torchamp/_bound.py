@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchamp import _C
-from torchamp._arguments import is_boolean, is_number, type_of
+from torchamp._arguments import hint_on, is_boolean, is_number, type_of
 
 #: What pybind11's errors for wrong arguments begin with, after the function's name.
 _WRONG = "(): incompatible "
@@ -29,6 +29,12 @@ _SPELLED = (
     (r"::", "."),
 )
 _NAMES = {**vars(_C.ops), "LossScaler": _C.LossScaler, "device": torch.device}
+
+#: What functions with a rule take in place of the rule's own keywords.
+_INSTEAD = dict.fromkeys(
+    ("growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale"),
+    "give them to rule=ops.ScaleRule(…)",
+)
 
 #: What messages call a type; others by their name.
 _WORDS = {
@@ -103,7 +109,9 @@ def _reason(signature: inspect.Signature, args: Any, kwargs: Any, argument: str)
     try:
         given = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
-        return f"() {error}"
+        known = signature.parameters
+        wrong = next((name for name in kwargs if name not in known), "")
+        return f"() {error}{hint_on(wrong, known, _INSTEAD if 'rule' in known else {})}"
     for name, value in given.items():
         hints = signature.parameters[name].annotation.split(" | ")
         if not any(_is_one(hint, value) for hint in hints):

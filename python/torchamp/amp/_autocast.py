@@ -208,7 +208,9 @@ class Patches:
 
 def _register(function: str, wrap: Callable, module: Any, name: str) -> None:
     expect(isinstance(name, str), function, "name", "text", name)
-    if not hasattr(module, name):
+    what, remedy = "a module, a class or another object", "pass what it names"
+    expect(not isinstance(module, str), function, "module", what, module, remedy)
+    if not callable(getattr(module, name, None)):
         raise ValueError(f"{function}: expected the name of a function in {module!r}, got {name!r}")
     OPEN.add(Patch(module, name, wrap))
 
@@ -221,6 +223,7 @@ def register_half_function(module: Any, name: str) -> None:
         name: of a function or method of it.
 
     Raises:
+        TypeError: for a name in place of the module.
         ValueError: where there is none of that name.
     """
     _register("register_half_function", half_function, module, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 import traceback
 from collections.abc import (
     Callable,
@@ -16,7 +17,7 @@ from typing import Any, Union
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from torchamp._arguments import did_you_mean, takes
+from torchamp._arguments import did_you_mean, takes, type_of
 from torchamp._load import _C
 from torchamp._shards import is_dtensor
 from torchamp.amp._masters import LOW_PRECISION, mastered
@@ -31,7 +32,8 @@ _BY_NAME = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ON
 
 def rules_of(name: str, value: Any) -> tuple[Rule, ...]:
     """The rules in initialize's argument `name`, which has one or several. Raises TypeError."""
-    is_one = isinstance(value, str) or not isinstance(value, Iterable)
+    ones = str, torch.Tensor, torch.nn.Module
+    is_one = isinstance(value, ones) or not isinstance(value, Iterable)
     rules = (value,) if is_one else tuple(value)
     for rule in rules:
         if isinstance(rule, (type, torch.nn.Module)):
@@ -39,9 +41,10 @@ def rules_of(name: str, value: Any) -> tuple[Rule, ...]:
         else:
             is_right = isinstance(rule, str) or (callable(rule) and takes(rule, "", None))
         if not is_right:
+            got = f"{type_of(rule)}; give names" if isinstance(rule, ones) else repr(rule)
             raise TypeError(
                 f"initialize: expected {name} to be names, classes of modules or functions of "
-                f"name and module, got {rule!r}"
+                f"name and module, got {got}"
             )
     return rules
 
@@ -80,12 +83,10 @@ class Float32Parts:
         unused -= self._arguments
         if unused:
             wrong = min((rule for rule in unused if isinstance(rule, str)), default="")
-            names = [name for model in models for name, _ in model.named_modules()]
-            names += [name for model in models for name, _ in model.named_buffers()]
             raise ValueError(
                 "initialize: expected keep_fp32 to name modules or buffers in the models, or "
                 f"arguments of their forward, got {', '.join(sorted(map(repr, unused)))}"
-                f"{did_you_mean(wrong, names)}"
+                f"{_hint_on(wrong, models)}"
             )
         for module in self.outermost:
             if any(map(is_dtensor, module.parameters())):
@@ -104,6 +105,30 @@ class Float32Parts:
     def inputs_of(self, model: torch.nn.Module) -> tuple[int | str, ...]:
         """The places and names by which calls of the model may give it kept arguments."""
         return tuple(key for name in self._arguments for key in _keys(model, name))
+
+
+def _hint_on(wrong: str, models: list[torch.nn.Module]) -> str:
+    """What may be meant by a name that no module, buffer or argument has, which may be that of a
+    parameter, several names, the name of a class, or begin with the name of a wrapper."""
+    modules = {name: module for model in models for name, module in model.named_modules()}
+    buffers = (name for model in models for name, _ in model.named_buffers())
+    names = list(filter(None, [*modules, *buffers]))
+    several = re.split(r"[,\s]+", wrong)
+    if len(several) > 1 and set(several) <= set(names):
+        return f"; write {several}"
+    for module in modules.values():
+        if type(module).__name__ == wrong:
+            return f"; did you mean the class {wrong}?"
+    params = [name for model in models for name, _ in model.named_parameters()]
+    path = wrong.split(".")
+    for tail in (".".join(path[i:]) for i in range(len(path))):
+        if tail in params:
+            owner = tail.rpartition(".")[0]
+            remedy = f"write {owner!r}" if owner else "move it into one of its own"
+            return f"; a parameter stays in float32 with its module: {remedy}"
+        if tail in names:
+            return f"; did you mean {tail!r}?"
+    return did_you_mean(wrong, names)
 
 
 def _keys(model: torch.nn.Module, argument: Any) -> list[int | str]:

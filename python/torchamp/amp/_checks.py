@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torchamp._arguments import uncompiled
+from torchamp._arguments import expect, type_of, uncompiled
 from torchamp._load import _C
 from torchamp._shards import shard_of
 from torchamp.amp._autocast import lasting_casts
@@ -25,11 +25,9 @@ def as_list(argument: str, value: Any, kind: type) -> list:
     for i, element in enumerate(values):
         if not isinstance(element, kind):
             where = f"{argument}[{i}]" if isinstance(value, list) else argument
-            raise TypeError(
-                f"initialize: expected {where} to be a {_name(kind)}"
-                f"{'' if isinstance(value, list) else ' or a list of them'}, "
-                f"got {_described(element)}"
-            )
+            what = f"a {_name(kind)}{'' if isinstance(value, list) else ' or a list of them'}"
+            remedy = "pass a list: list(...)" if isinstance(element, tuple) else ""
+            expect(False, "initialize", where, what, element, remedy)
     return list(map(uncompiled, values))
 
 
@@ -37,9 +35,21 @@ def _name(kind: type) -> str:
     return f"torch.{'nn' if issubclass(kind, torch.nn.Module) else 'optim'}.{kind.__name__}"
 
 
-def _described(value: Any) -> str:
-    hint = "; pass a list: list(...)" if isinstance(value, tuple) else ""
-    return f"{type(value).__name__}{hint}"
+def check_are_trained(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+) -> None:
+    """Raises ValueError where there is no model, or none whose parameters an optimizer may step."""
+    if not models:
+        raise ValueError(
+            "initialize: expected models to be a torch.nn.Module or a list of them, got an empty "
+            "list; pass the model that is trained"
+        )
+    if optimizers and not any(True for model in models for _ in model.parameters()):
+        raise ValueError(
+            f"initialize: expected models with parameters, got {', '.join(map(type_of, models))} "
+            f"without any; pass the model that optimizers[0] ({type(optimizers[0]).__name__}) "
+            "trains"
+        )
 
 
 class Float16Models:

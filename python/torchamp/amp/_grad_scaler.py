@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchamp import ops
-from torchamp._arguments import expect, is_number
+from torchamp._arguments import expect, is_number, with_hints
 from torchamp._load import _C
 from torchamp._shards import Shards, is_flattened, mesh_groups_of, shard_of
 from torchamp.amp._autocast import is_missing
@@ -20,6 +20,13 @@ from torchamp.amp._ranks import ProcessGroups, agreement_over, groups_of
 
 #: Where growth ends: the largest power of two in float32.
 _MAX_SCALE = 2.0**127
+
+#: By keywords that a GradScaler lacks, what has them.
+_INSTEAD = {
+    "min_scale": "initialize has min_loss_scale",
+    "max_scale": "initialize has max_loss_scale",
+    "dtype": "autocast has it",
+}
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -53,6 +60,7 @@ class GradScaler(torch.amp.GradScaler):
     _agreement: _C.Agreement | None = None
     _is_compared = False
 
+    @with_hints("GradScaler", _INSTEAD)
     def __init__(
         self,
         device: str = "cuda",
@@ -66,6 +74,8 @@ class GradScaler(torch.amp.GradScaler):
         skip_on_device: bool = True,
     ) -> None:
         groups = groups_of("GradScaler", process_group)
+        is_right = not isinstance(enabled, str)
+        expect(is_right, "GradScaler", "enabled", "True or False", enabled)
         enabled = enabled and not is_missing("GradScaler", device)
         if enabled:
             _check_arguments(device, init_scale)

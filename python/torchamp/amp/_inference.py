@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch.optim import swa_utils
 
-from torchamp._arguments import expect, module_of
+from torchamp._arguments import expect, module_of, with_hints
 from torchamp._shards import is_dtensor
 from torchamp.amp._cast import cast_model
 from torchamp.amp._masters import LOW_PRECISION, float32_of
@@ -84,6 +84,11 @@ class AveragedModel(swa_utils.AveragedModel):
     * It may be made before initialize or after it.
     """
 
+    @with_hints(
+        "AveragedModel",
+        {"decay": "a decay is multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay)"},
+        like=swa_utils.AveragedModel.__init__,
+    )
     def __init__(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         model = module_of("AveragedModel", model)
         decay = args[0] if args else None

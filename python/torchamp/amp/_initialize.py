@@ -159,10 +159,17 @@ show_options(initialize)
 
 def check_enabled(argument: str, enabled: Any) -> None:
     if not is_boolean(enabled):
-        meant = f"; write opt_level={enabled!r}" if isinstance(enabled, str) else ""
+        meant = _meant_by(enabled) if isinstance(enabled, str) else ""
         raise TypeError(
             f"initialize: expected {argument} to be True or False, got {enabled!r}{meant}"
         )
+
+
+def _meant_by(enabled: str) -> str:
+    if enabled in DESCRIPTIONS:
+        return f"; write opt_level={enabled!r}"
+    word = enabled.capitalize()
+    return f"; write enabled={word}" if word in ("True", "False") else ""
 
 
 def prepare(
@@ -196,6 +203,7 @@ def _set_up(
 ) -> Session:
     """Checks everything, then changes models and optimizers, or, after an exception, nothing. The
     ranks of `groups` agree."""
+    _checks.check_are_trained(models, optimizers)
     _checks.check_models(models)
     _checks.check_casts(settings)
     _checks.check_optimizers(optimizers)

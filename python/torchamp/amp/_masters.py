@@ -31,7 +31,11 @@ def check_optimizer(function: str, optimizer: Any, name: str = "optimizer") -> N
     """Raises TypeError, which names the function and the argument, unless it has parameters in
     groups, as a torch.optim.Optimizer has."""
     has_params = isinstance(optimizer, (torch.nn.Module, torch.Tensor))
-    remedy = "pass the optimizer that trains it" if has_params else ""
+    if has_params:
+        remedy = "pass the optimizer that trains it"
+    else:
+        is_some = isinstance(optimizer, Iterable) and not isinstance(optimizer, str)
+        remedy = "pass the optimizer itself" if is_some else ""
     is_right = hasattr(optimizer, "param_groups")
     expect(is_right, function, name, "a torch.optim.Optimizer", optimizer, remedy)
 

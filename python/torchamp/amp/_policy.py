@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchamp._arguments import expect, module_of
+from torchamp._arguments import expect, module_of, with_hints
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._masters import mastered
 
@@ -142,6 +142,7 @@ class LossScaleOptimizer:
         dynamic_growth_steps: after how many steps without an overflow it doubles.
     """
 
+    @with_hints("LossScaleOptimizer", {})
     def __init__(
         self,
         inner_optimizer: torch.optim.Optimizer,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Optional, TypedDict, Union
 
 import torch
 
-from torchamp._arguments import did_you_mean, is_boolean, is_number
+from torchamp._arguments import hint_on, is_boolean, is_number
 from torchamp._load import _C
 from torchamp.amp._cast import Rule, rules_of
 
@@ -32,8 +32,23 @@ DESCRIPTIONS = {
 IN_BFLOAT16 = {"O1": "O4", "O2": "O5", "O3": "O5"}
 
 
-#: By other libraries' names of arguments, initialize's.
-_OTHERS_NAMES = dict.fromkeys(("precision", "dtype", "mixed_precision"), "opt_level")
+#: By names that initialize lacks, its own, or what has them.
+_INSTEAD = {
+    **dict.fromkeys(("precision", "dtype", "mixed_precision"), "opt_level"),
+    "dynamic_loss_scale": "loss_scale",
+    "keep_bn_fp32": "keep_batchnorm_fp32",
+    **dict.fromkeys(
+        ("growth_factor", "backoff_factor", "growth_interval"),
+        "assign an ops.ScaleRule to torchamp.Amp(…).loss_scalers[0].rule",
+    ),
+    **dict.fromkeys(
+        ("init_scale", "initial_scale"),
+        "write amp.load_state_dict({'loss_scaler0': {'loss_scale': …, 'unskipped': 0}})",
+    ),
+    **dict.fromkeys(("loss_id", "delay_unscale", "delay_overflow_check"), "give it to scale_loss"),
+    "device": "call model.to(device) before the optimizer is made",
+    "decay": "weight_decay is the optimizer's, and AveragedModel averages",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +156,8 @@ def named(*by_place: Any, **by_name: Any) -> dict[str, Any]:
         return inspect.Signature(_PARAMETERS).bind(*by_place, **by_name).arguments
     except TypeError as error:
         wrong = next((name for name in by_name if name not in _OPTIONS), "")
-        meant = did_you_mean(_OTHERS_NAMES.get(wrong, wrong), ("opt_level", *_OPTIONS))
-        raise TypeError(f"initialize() {error}{meant}") from None
+        known = ("models", "optimizers", "enabled", "opt_level", "process_group", *_OPTIONS)
+        raise TypeError(f"initialize() {error}{hint_on(wrong, known, _INSTEAD)}") from None
 
 
 @dataclasses.dataclass(frozen=True)

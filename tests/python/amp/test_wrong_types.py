@@ -88,7 +88,8 @@ def check_names_the_argument(name: str, given: list[Any], message: str) -> None:
     argument, is_element, got = found.groups()
     place = list(inspect.signature(FUNCTIONS[name]).parameters).index(names.get(argument, argument))
     value = given[place][0] if is_element and isinstance(given[place], list) else given[place]
-    assert type(value).__name__ in got or repr(value) in got, message
+    shown = (type(value).__name__, repr(value), getattr(value, "__name__", repr(value)))
+    assert any(each in got for each in shown), message
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

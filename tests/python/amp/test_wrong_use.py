@@ -103,6 +103,24 @@ def option(name: str, value: object) -> Callable:
     return program
 
 
+def unknown(name: str) -> Callable:
+    return option(name, 1.0)
+
+
+def average(model: nn.Module, **options):
+    return amp.AveragedModel(model, **options)
+
+
+def a_loss_beside_the_model():
+    """One without parameters, and one that trains, in any order."""
+    net, trained = linear_net(), nn.Linear(3, 1)
+    sgd = torch.optim.SGD([*net.parameters(), *trained.parameters()], 0.1)
+    initialize([nn.MSELoss(), net, trained], sgd)
+    frozen = nn.Linear(3, 1).requires_grad_(False)
+    initialize(frozen, torch.optim.SGD([nn.Parameter(torch.ones(3))], 0.1))
+    amp.initialize([], torch.optim.SGD([nn.Parameter(torch.ones(3))], 0.1), enabled=False)
+
+
 # The loop.
 
 
@@ -192,6 +210,44 @@ def load_a_plain_state_dict():
     torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).load(file)
 
 
+# What messages tell to write.
+
+
+def another_rule():
+    net = linear_net()
+    owner = torchamp.Amp(net, sgd(net), "O2", verbosity=0)
+    owner.loss_scalers[0].rule = ops.ScaleRule(
+        growth_interval=1, growth_factor=4.0, backoff_factor=0.25
+    )
+    owner.scale_loss(loss_of(net)).backward()
+    assert owner.state_dict()["loss_scaler0"]["loss_scale"] == 4 * 65536.0
+    rule = torchamp.LossScaler(rule=ops.ScaleRule(growth_interval=5)).rule
+    assert rule.growth_interval == 5
+
+
+def another_first_scale():
+    net, optimizer = made(loss_scale="dynamic")
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 0}})
+    assert amp.scale(torch.ones(())).item() == 1024.0
+
+
+def options_of_others():
+    net, optimizer = made(min_loss_scale=1.0, max_loss_scale=1024.0)
+    backward(net, optimizer, loss_id=0, delay_overflow_check=True, delay_unscale=True)
+    backward(net, optimizer, loss_id=0, delay_unscale=False)
+    decay = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    averaged = average(net, multi_avg_fn=decay)
+    for _ in range(2):
+        averaged.update_parameters(net)
+    with torch.no_grad():
+        net[2].bias.add_(1.0)
+    before = averaged.module[2].bias.clone()
+    averaged.update_parameters(net)
+    torch.testing.assert_close(averaged.module[2].bias, before + 0.5, atol=1e-3, rtol=0)
+    with amp.autocast("cpu", dtype=torch.bfloat16):
+        assert linear_net()(torch.ones(1, 4)).dtype == torch.bfloat16
+
+
 # An Amp after its end.
 
 
@@ -274,10 +330,15 @@ TEACHER = (
     "use cast_for_inference"
 )
 UNEXPECTED = "initialize() got an unexpected keyword argument"
+RULE = ("growth_factor", "backoff_factor", "growth_interval")
+A_RULE = "assign an ops.ScaleRule to torchamp.Amp(…).loss_scalers[0].rule"
+A_FIRST_SCALE = "write amp.load_state_dict({'loss_scaler0': {'loss_scale': …, 'unskipped': 0}})"
 A_MODEL = (
     "expected optimizers[0] to be a torch.optim.Optimizer, got a Sequential; pass the optimizer "
     "that trains it"
 )
+AN_OBJECT = "pass an object of it"
+ITSELF = "pass the optimizer itself"
 THE_MODEL = A_MODEL.replace("optimizers[0]", "optimizer")
 A_PARAMETER = A_MODEL.replace("Sequential", "Parameter")
 A_DESTINATION = (
@@ -462,7 +523,24 @@ VALUE_ERRORS = (
             "initialize: expected keep_fp32 to name modules or buffers in the models, or arguments "
             f"of their forward, got {name!r}{meant}",
         )
-        for name, meant in (("0.", "; did you mean '0'?"), ("head", ""))
+        for name, meant in (
+            ("0.", "; did you mean '0'?"),
+            ("head", ""),
+            ("module.2", "; did you mean '2'?"),
+            ("_orig_mod.2", "; did you mean '2'?"),
+            ("2.weight", "; a parameter stays in float32 with its module: write '2'"),
+            ("module.2.weight", "; a parameter stays in float32 with its module: write '2'"),
+            ("0,2", "; write ['0', '2']"),
+            ("0, 2", "; write ['0', '2']"),
+            ("0, 3", ""),
+            ("Linear", "; did you mean the class Linear?"),
+        )
+    ),
+    (
+        lambda: initialize(nn.Linear(4, 3), keep_fp32="weight"),
+        "initialize: expected keep_fp32 to name modules or buffers in the models, or arguments of "
+        "their forward, got 'weight'; a parameter stays in float32 with its module: move it into "
+        "one of its own",
     ),
     (
         one_optimizer_in_two_places,
@@ -477,6 +555,35 @@ VALUE_ERRORS = (
         lambda: amp.register_half_function(Net, "no_such_function"),
         "register_half_function: expected the name of a function in <class 'nets.Net'>, got "
         "'no_such_function'",
+    ),
+    (
+        lambda: amp.register_float_function(Net, "__module__"),
+        "register_float_function: expected the name of a function in <class 'nets.Net'>, got "
+        "'__module__'",
+    ),
+    (
+        lambda: initialize([], sgd(linear_net())),
+        "initialize: expected models to be a torch.nn.Module or a list of them, got an empty list; "
+        "pass the model that is trained",
+    ),
+    (
+        lambda: initialize([]),
+        "initialize: expected models to be a torch.nn.Module or a list of them, got an empty list; "
+        "pass the model that is trained",
+    ),
+    *(
+        (
+            lambda models=models, level=level: initialize(
+                models(), sgd(linear_net()), opt_level=level
+            ),
+            f"initialize: expected models with parameters, got {words} without any; pass the model "
+            "that optimizers[0] (SGD) trains",
+        )
+        for level in ("O0", "O1", "O2", "O5")
+        for models, words in (
+            (nn.MSELoss, "an MSELoss"),
+            (lambda: [nn.MSELoss(), nn.ReLU()], "an MSELoss, a ReLU"),
+        )
     ),
     (
         lambda: optimizers.FusedAdam(linear_net().parameters(), state_dtype=torch.float16),
@@ -498,13 +605,60 @@ TYPE_ERRORS = (
     ),
     (
         lambda: initialize((linear_net(),)),
-        "initialize: expected models to be a torch.nn.Module or a list of them, got tuple; pass a "
-        "list: list(...)",
+        "initialize: expected models to be a torch.nn.Module or a list of them, got a tuple; pass "
+        "a list: list(...)",
     ),
     (
         of_a_net(lambda net: initialize(net, (each for each in [sgd(net)]))),
-        "initialize: expected optimizers to be a torch.optim.Optimizer or a list of them, got "
+        "initialize: expected optimizers to be a torch.optim.Optimizer or a list of them, got a "
         "generator",
+    ),
+    *(
+        (lambda use=use: use(Net), f"{words}, got the class Net; {AN_OBJECT}")
+        for use, words in (
+            (initialize, "initialize: expected models to be a torch.nn.Module or a list of them"),
+            (
+                lambda net: initialize([net]),
+                "initialize: expected models[0] to be a torch.nn.Module",
+            ),
+            (amp.release, "release: expected models to be one of them or a list"),
+            (
+                lambda net: amp.preflight(net, torch.ones(2, 4)),
+                "preflight: expected model to be a torch.nn.Module",
+            ),
+            (amp.AveragedModel, "AveragedModel: expected model to be a torch.nn.Module"),
+        )
+    ),
+    *(
+        (lambda use=use: use(torch.optim.SGD), f"{words}, got the class SGD; {AN_OBJECT}")
+        for use, words in (
+            (
+                lambda optimizer: initialize(linear_net(), optimizer),
+                "initialize: expected optimizers to be a torch.optim.Optimizer or a list of them",
+            ),
+            (
+                lambda optimizer: amp.scale_loss(torch.ones(()), optimizer),
+                "scale_loss: expected optimizers to be one of them or a list",
+            ),
+            (amp.master_params, "master_params: expected optimizer to be a torch.optim.Optimizer"),
+            (amp.GradScaler("cpu").step, "step: expected optimizer to be a torch.optim.Optimizer"),
+        )
+    ),
+    (
+        lambda: amp.set_policy(linear_net(), int),
+        "set_policy: expected policy to be a Policy or its name, got the class int",
+    ),
+    *(
+        (lambda use=use, given=given: use(given()), f"{words}, got a {kind}; {ITSELF}")
+        for use, words in (
+            (amp.master_params, "master_params: expected optimizer to be a torch.optim.Optimizer"),
+            (amp.telemetry, "telemetry: expected optimizer to be a torch.optim.Optimizer"),
+        )
+        for given, kind in (
+            (lambda: linear_net().parameters(), "generator"),
+            (lambda: list(linear_net().parameters()), "list"),
+            (lambda: [sgd(linear_net())], "list"),
+        )
     ),
     (
         a_scripted_model,
@@ -520,6 +674,107 @@ TYPE_ERRORS = (
         for name in ("precision", "level", "dtype", "mixed_precision")
     ),
     (option("colour", "red"), f"{UNEXPECTED} 'colour'"),
+    *(
+        (
+            lambda register=register: register("torch.Tensor", "join"),
+            f"{register.__name__}: expected module to be a module, a class or another object, got "
+            "a str; pass what it names",
+        )
+        for register in (
+            amp.register_bfloat16_function,
+            amp.register_float_function,
+            amp.register_half_function,
+            amp.register_promote_function,
+        )
+    ),
+    *(
+        (
+            of_a_net(lambda net, part=part: initialize(net, keep_fp32=part(net))),
+            "initialize: expected keep_fp32 to be names, classes of modules or functions of name "
+            f"and module, got a {kind}; give names",
+        )
+        for part, kind in (
+            (lambda net: net[2].weight, "Parameter"),
+            (lambda net: [net[2].weight], "Parameter"),
+            (lambda net: net.parameters(), "Parameter"),
+            (lambda net: net[2], "Linear"),
+            (lambda net: net, "Sequential"),
+        )
+    ),
+    *(
+        (unknown(name), f"{UNEXPECTED} {name!r}; did you mean {meant!r}?")
+        for name, meant in (
+            ("dynamic_loss_scale", "loss_scale"),
+            ("keep_bn_fp32", "keep_batchnorm_fp32"),
+            ("keep_batchnorm", "keep_batchnorm_fp32"),
+            ("max_scale", "max_loss_scale"),
+            ("model", "models"),
+            ("optimizer", "optimizers"),
+        )
+    ),
+    *((unknown(name), f"{UNEXPECTED} {name!r}; {A_RULE}") for name in RULE),
+    *(
+        (unknown(name), f"{UNEXPECTED} {name!r}; {A_FIRST_SCALE}")
+        for name in ("init_scale", "initial_scale")
+    ),
+    *(
+        (unknown(name), f"{UNEXPECTED} {name!r}; give it to scale_loss")
+        for name in ("loss_id", "delay_unscale", "delay_overflow_check")
+    ),
+    (
+        unknown("device"),
+        f"{UNEXPECTED} 'device'; call model.to(device) before the optimizer is made",
+    ),
+    (
+        unknown("decay"),
+        f"{UNEXPECTED} 'decay'; weight_decay is the optimizer's, and AveragedModel averages",
+    ),
+    (
+        lambda: torchamp.Amp(linear_net(), growth_interval=5),
+        f"{UNEXPECTED} 'growth_interval'; {A_RULE}",
+    ),
+    *(
+        (
+            lambda name=name: amp.GradScaler("cpu", **{name: 1.0}),
+            f"GradScaler() got an unexpected keyword argument {name!r}{words}",
+        )
+        for name, words in (
+            ("initial_scale", "; did you mean 'init_scale'?"),
+            ("scale", "; did you mean 'init_scale'?"),
+            ("enable", "; did you mean 'enabled'?"),
+            ("min_scale", "; initialize has min_loss_scale"),
+            ("max_scale", "; initialize has max_loss_scale"),
+            ("dtype", "; autocast has it"),
+            ("decay", ""),
+        )
+    ),
+    (
+        lambda: amp.GradScaler("cpu", enabled="false"),
+        "GradScaler: expected enabled to be True or False, got a str",
+    ),
+    (
+        lambda: amp.LossScaleOptimizer(sgd(linear_net()), init_scale=1.0),
+        "LossScaleOptimizer() got an unexpected keyword argument 'init_scale'; did you mean "
+        "'initial_scale'?",
+    ),
+    (
+        of_a_net(lambda net: average(net, decay=0.99)),
+        "AveragedModel() got an unexpected keyword argument 'decay'; a decay is "
+        "multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay)",
+    ),
+    (
+        of_a_net(lambda net: average(net, average_fn=None)),
+        "AveragedModel() got an unexpected keyword argument 'average_fn'; did you mean 'avg_fn'?",
+    ),
+    (
+        lambda: ops.ScaleRule(backoff=0.5),
+        "ScaleRule() got an unexpected keyword argument 'backoff'; did you mean 'backoff_factor'?",
+    ),
+    (
+        lambda: torchamp.LossScaler(growth_interval=5),
+        "LossScaler() got an unexpected keyword argument 'growth_interval'; give them to "
+        "rule=ops.ScaleRule(…)",
+    ),
     (
         a_zero_redundancy_optimizer,
         "initialize: expected optimizers[0] to step the parameters in its param_groups, got a "
@@ -666,6 +921,18 @@ TYPE_ERRORS = (
         lambda: torchamp.Amp(linear_net(), enabled=None),
         "initialize: expected enabled to be True or False, got None",
     ),
+    *(
+        (
+            lambda text=text: torchamp.Amp(linear_net(), enabled=text),
+            f"initialize: expected enabled to be True or False, got {text!r}{words}",
+        )
+        for text, words in (
+            ("false", "; write enabled=False"),
+            ("True", "; write enabled=True"),
+            ("O2", "; write opt_level='O2'"),
+            ("no", ""),
+        )
+    ),
     (
         lambda: torchamp.Amp(linear_net(), enabled=torch.ones(2)),
         "initialize: expected enabled to be True or False, got tensor([1., 1.])",
@@ -725,6 +992,15 @@ RIGHT = (
     lambda: stochastic_rounding(master_weights=False),
     lambda: stochastic_rounding("O4"),
     option("keep_batchnorm_fp32", "True"),
+    another_rule,
+    another_first_scale,
+    options_of_others,
+    option("keep_fp32", "2"),
+    option("keep_fp32", ["0", "2"]),
+    option("keep_fp32", nn.Linear),
+    a_loss_beside_the_model,
+    lambda: initialize(nn.MSELoss()),
+    lambda: initialize(nn.MSELoss(), []),
 )
 
 
