@@ -155,6 +155,18 @@ def _refuse_gone(name: str) -> None:
         raise ModuleNotFoundError(message, name=name)
 
 
+def refuse_substituted(name: str) -> None:
+    """Raises ModuleNotFoundError for a module that torchamp lacks, where apex has one of that name:
+    some programs are ported by writing torchamp for apex everywhere."""
+    apexs = name.replace("torchamp", "apex", 1)
+    message = _gone.message_of(apexs)
+    if message is None and not name.startswith("torchamp.compat.") and _find_target(apexs):
+        own = name.partition(".")[2]
+        message = f"torchamp has no {own}: call torchamp.install_as_apex(), and import {apexs}"
+    if message is not None:
+        raise ModuleNotFoundError(message, name=apexs)
+
+
 def _alias_spec(name: str) -> importlib.machinery.ModuleSpec | None:
     found = _find_target(name)
     if found is None:
