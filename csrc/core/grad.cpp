@@ -29,6 +29,15 @@ bool is_part_of_a_bucket(const Tensor& grad) {
   return grad.has_storage() && grad.storage().nbytes() > grad.nbytes();
 }
 
+using Accumulator = decltype(torch::autograd::AutogradMeta::grad_accumulator_);
+
+/// Makes the node that accumulates the tensor's grad expect grads as a new one would.
+template <class Node>
+void renew_metadata(const Tensor& tensor, Node& node) {
+  node.clear_input_metadata();
+  node.add_input_metadata(tensor);
+}
+
 }  // namespace
 
 bool can_move(GradState from, GradState to) {
@@ -46,10 +55,23 @@ void set_grad_dtype(const Tensor& model) {
   const Tensor& grad = grad_of(model);
   auto* const meta = torch::autograd::impl::get_autograd_meta(model);
   if (meta == nullptr) return;
-  meta->allow_grad_dtype_mismatch_ = grad.defined() && grad.scalar_type() != model.scalar_type();
+  const bool differs = grad.defined() && grad.scalar_type() != model.scalar_type();
+  const bool differed = std::exchange(meta->allow_grad_dtype_mismatch_, differs);
+  if (differs || !differed) return;
+  // One that was made meanwhile, as by DistributedDataParallel, takes grads of every dtype.
+  if (const auto node = torch::autograd::impl::try_get_grad_accumulator(model))
+    renew_metadata(model, *node);
 #else
   static_cast<void>(model);
 #endif
+}
+
+void set_data(const Tensor& tensor, const Tensor& data) {
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);
+  tensor.set_data(data);
+  if (node == nullptr) return;
+  renew_metadata(tensor, *node);
+  torch::autograd::impl::set_grad_accumulator(tensor, Accumulator(node));
 }
 
 Grad::Grad(Tensor model, Tensor master) : model_(std::move(model)), master_(std::move(master)) {}

@@ -145,4 +145,8 @@ class TORCHAMP_API Grad {
 /// parameter's; without a grad, in the parameter's own. Before torch 2.11 nothing is to be done.
 void set_grad_dtype(const at::Tensor& model);
 
+/// `tensor.set_data(data)`. The node that accumulates the tensor's grad stays, with its hooks, also
+/// where the dtype changes.
+TORCHAMP_API void set_data(const at::Tensor& tensor, const at::Tensor& data);
+
 }  // namespace torchamp::core

@@ -46,7 +46,7 @@ void Masters::prepare_release() const {
 void Masters::give_back() {
   for (const auto& param : std::exchange(params_, {})) {
     param->model.mutable_grad().reset();
-    param->model.set_data(param->master.variable_data());
+    set_data(param->model, param->master.variable_data());
     set_grad_dtype(param->model);
   }
 }

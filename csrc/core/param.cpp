@@ -140,11 +140,17 @@ Param::Agreed Param::look() const {
 
 void Param::mark_synced() {
   agreed_ = look();
-  if (agreed_hash_.defined()) agreed_hash_.copy_(hash_of(model));
+  if (is_watched_) {
+    agreed_hash_.copy_(hash_of(model));
+  } else {
+    agreed_hash_.reset();
+  }
 }
 
 void Param::watch_data_writes() {
-  if (has_master() && !agreed_hash_.defined()) agreed_hash_ = hash_of(model);
+  if (!has_master() || is_watched_) return;
+  agreed_hash_ = hash_of(model);
+  is_watched_ = true;
 }
 
 void Param::check_unchanged() const {
@@ -198,6 +204,20 @@ Tensor Param::value() const {
   Tensor is_masters = wide.to(dtype_).eq(held);
   if (agreed_hash_.defined()) is_masters = is_masters.logical_or(is_hash_as_agreed());
   return at::where(is_masters, wide, held.to(at::kFloat));
+}
+
+Tensor Param::entry() {
+  publish_entry();
+  if (!has_master() || !is_rounded_master()) return value();
+  if (!is_watched_) agreed_hash_ = hash_of(model);
+  return master.detach();
+}
+
+void Param::publish_entry() {
+  if (!agreed_hash_.defined() || is_watched_ || is_borrowed) return;
+  at::NoGradGuard no_grad;
+  model.variable_data().copy_(value());
+  agreed_hash_.reset();
 }
 
 /// A bool scalar on the device.
@@ -262,7 +282,11 @@ void refresh(const ParamList& params) {
 void publish_masters(const ParamList& params) {
   std::vector<Param*> ahead;
   for (const auto& param : params) {
-    if (param->is_master_ahead()) ahead.push_back(param.get());
+    if (param->is_master_ahead()) {
+      ahead.push_back(param.get());
+    } else {
+      param->publish_entry();
+    }
   }
   copy_masters(ahead);
 }

@@ -44,6 +44,12 @@ struct TORCHAMP_API Param {
   /// model's, which were written bypassing its version counter, for example through `.data`. After
   /// watch_data_writes(), all of the master's if the model was not written.
   at::Tensor value() const;
+  /// For state dicts: the master, where the model's equals it, rounded; else value(). Waits for the
+  /// device.
+  at::Tensor entry();
+  /// Copies to the model what was written to the last entry() bypassing its version counter, unless
+  /// the model was written too.
+  void publish_entry();
   /// From now on, a hash of the model's bits tells such writes to it from those to the master.
   void watch_data_writes();
   /// Sets the master to `value`, of any floating dtype. Does not write the model.
@@ -82,7 +88,8 @@ struct TORCHAMP_API Param {
 
   at::ScalarType dtype_;
   Agreed agreed_;
-  at::Tensor agreed_hash_;  ///< of the model then; undefined unless data writes are watched
+  at::Tensor agreed_hash_;   ///< of the model then; undefined unless data writes are watched
+  bool is_watched_ = false;  ///< they are, for good, and not for the last entry() alone
 };
 
 using ParamList = std::vector<std::shared_ptr<Param>>;

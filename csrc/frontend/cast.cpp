@@ -7,6 +7,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "core/grad.h"
+
 namespace torchamp {
 namespace {
 
@@ -48,7 +50,7 @@ bool changes(const at::Tensor& tensor, at::ScalarType dtype) {
 
 void cast_tensor(at::Tensor tensor, at::ScalarType dtype) {
   const at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
-  tensor.set_data(tensor.variable_data().to(dtype));
+  core::set_data(tensor, tensor.variable_data().to(dtype));
   if (grad.defined()) tensor.mutable_grad() = grad.to(dtype);
 }
 

@@ -121,7 +121,7 @@ void Session::give_back() {
   }
   for (const auto& model : models_) drop_grads(*model);
   masters_->give_back();
-  for (const auto& [tensor, value] : widened) tensor.set_data(value);
+  for (const auto& [tensor, value] : widened) core::set_data(tensor, value);
   for (auto& [optimizer, key, state] : states) optimizer.state()[key] = std::move(state);
   for (const WrappedOptimizer* optimizer : optimizers) {
     if (optimizer->fused != nullptr) optimizer->fused->steppers()->clear();

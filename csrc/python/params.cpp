@@ -33,6 +33,8 @@ void bind_param(py::module_& module) {
       .def("value", &Param::value, Unlocked(),
            "In float32: the master's elements where the model's equal them, rounded; elsewhere the "
            "model's.")
+      .def("entry", &Param::entry, Unlocked(),
+           "The master, where the model's equals it, rounded; else value(). Waits for the device.")
       .def("set_master", &Param::set_master, py::arg("value"),
            "Sets the master to value, of any floating dtype.")
       .def("set_master_where_held", &Param::set_master_where_held, Unlocked(), py::arg("value"),
@@ -42,6 +44,9 @@ void bind_param(py::module_& module) {
   module.def("make_master", &core::make_master, py::arg("model_param"),
              "The float32 master of a parameter that is about to be cast; adopts its float32 "
              "memory.");
+  module.def("set_data", &core::set_data, py::arg("tensor"), py::arg("data"),
+             "tensor.data = data, of any dtype. The node that accumulates its grad stays, with its "
+             "hooks.");
   module.def("stepped_for", &core::stepped_for, py::arg("param"),
              "What an optimizer steps for a parameter: its master, or itself.");
   module.def("param_of", &core::param_of, py::arg("tensor"),

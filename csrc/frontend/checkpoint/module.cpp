@@ -43,12 +43,12 @@ class ReadIntoCopies {
     }
     for (const Kept& each : kept_) {
       each.tensor.mutable_grad().reset();
-      each.tensor.set_data(each.copy);
+      core::set_data(each.tensor, each.copy);
     }
   }
   ~ReadIntoCopies() {
     for (const Kept& each : kept_) {
-      each.tensor.set_data(each.memory);
+      core::set_data(each.tensor, each.memory);
       if (each.grad.defined()) each.tensor.mutable_grad() = each.grad;
       session_.mark_synced(each.tensor);
     }

@@ -231,7 +231,7 @@ def cast_own_tensors(
         if tensor in kept or not _changes(tensor, dtype):
             continue
         grad, tensor.grad = tensor.grad, None
-        tensor.data = tensor.data.to(dtype)
+        _C.set_data(tensor, tensor.data.to(dtype))
         if grad is not None:
             tensor.grad = grad.to(dtype)
 

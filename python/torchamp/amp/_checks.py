@@ -77,11 +77,14 @@ def check_models(models: list[torch.nn.Module]) -> None:
 
 
 def check_scripted(models: list[torch.nn.Module], settings: Settings, kept: Float32Parts) -> None:
-    """Raises TypeError for a scripted module that would be cast, or whose calls would."""
+    """Raises TypeError for a scripted module whose tensors or calls would be cast."""
     is_cast = settings.properties.cast_model_type in LOW_PRECISION
     for i, model in enumerate(models):
         for name, module in model.named_modules():
-            if isinstance(module, torch.jit.ScriptModule) and (is_cast or module in kept):
+            if not isinstance(module, torch.jit.ScriptModule):
+                continue
+            own = (*module.parameters(), *module.buffers()) if is_cast else ()
+            if module in kept or any(map(torch.is_floating_point, own)):
                 raise TypeError(
                     f"initialize: expected models[{i}].{name} to be a Python module, got a "
                     f"{type(module).__name__}, whose state dict and calls cannot be cast; pass the "

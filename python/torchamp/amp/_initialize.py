@@ -23,6 +23,7 @@ from torchamp.amp._cast import (
     rules_of,
 )
 from torchamp.amp._masters import (
+    LOW_PRECISION,
     hook_state_dict,
     let_models_be_exported,
     listed_optimizers,
@@ -243,7 +244,7 @@ def _set_up(
         for model in models:
             if dtype is not None:
                 cast_model(model, dtype, keeps_norms, kept)
-            if dtype not in (None, torch.float32):
+            if dtype in LOW_PRECISION:
                 session.hooks.extend(hook_state_dict(model))
                 let_models_be_exported()
             adopt_model(model, session, kept)
@@ -298,7 +299,9 @@ class _Snapshot:
                 each.__class__ = kind
             _refill(vars(each), attributes)
         for tensor, data, grad in self._tensors:
-            tensor.grad, tensor.data, tensor.grad = None, data, grad
+            tensor.grad = None
+            _C.set_data(tensor, data)
+            tensor.grad = grad
         for held, states in self._states:
             _refill(held, states)
 

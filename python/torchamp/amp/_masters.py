@@ -154,10 +154,12 @@ def hook_state_dict(model: torch.nn.Module) -> Iterator[RemovableHandle]:
     """Lets model.state_dict() and deep copies of its modules give float32, and
     model.load_state_dict() reach the masters, until the handles are removed.
 
-    The hooks, on every module for its own tensors, find masters by the parameter.
+    The hooks, on every module for its own tensors, find masters by the parameter. Scripted modules,
+    which take none, have no tensors that initialize cast.
     """
     for module in model.modules():
-        if any(map(_is_ours, module._state_dict_hooks.values())):
+        is_scripted = isinstance(module, torch.jit.ScriptModule)
+        if is_scripted or any(map(_is_ours, module._state_dict_hooks.values())):
             continue
         yield module.register_state_dict_post_hook(_Float32Values(module))
         yield module.register_load_state_dict_pre_hook(_load_masters)
@@ -232,7 +234,7 @@ class _Float32Values:
                 continue
             wide = values.get(id(tensor))
             if wide is None:
-                wide = values[id(tensor)] = float32_of(tensor, given)
+                wide = values[id(tensor)] = _entry_of(tensor, given)
             state_dict[prefix + name] = wide
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Float32Values:
@@ -245,6 +247,15 @@ class _Float32Values:
 
     def __reduce__(self) -> tuple:
         return _Float32Values, ()
+
+
+def _entry_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """As float32_of, but the master itself where it can be: what is written to it counts."""
+    param = mastered(tensor)
+    if param is None:
+        return given.float()
+    param.publish_master()
+    return param.entry()
 
 
 def float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:

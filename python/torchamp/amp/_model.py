@@ -408,7 +408,7 @@ class AmpModel(Swapped, torch.nn.Module):
 
     def _hook_new_modules(self) -> None:
         session = self._torchamp.session
-        if session is not None and session.hooks:
+        if session is not None and session.settings.properties.cast_model_type in LOW_PRECISION:
             session.hooks.extend(hook_state_dict(self))
 
     def extra_repr(self) -> str:

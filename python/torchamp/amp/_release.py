@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchamp._arguments import listed, type_of, uncompiled
+from torchamp._load import _C
 from torchamp.amp._masters import LOW_PRECISION, fit_states, mastered
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import gates, inner_of
@@ -90,7 +91,7 @@ def give_back(session: Session) -> None:
         _publish_states(optimizer)
     session.masters.give_back()
     for tensor, data in widened.items():
-        tensor.data = data
+        _C.set_data(tensor, data)
     for optimizer in optimizers:
         fit_states(optimizer, widened)
     for optimizer in optimizers:

@@ -18,6 +18,8 @@ class UnseenSteps:
         self._param: torch.Tensor | None = None
         #: Its version after the last backward; None since a step was seen.
         self._version: int | None = None
+        #: The version of its grad then.
+        self._grad_version = 0
         self._in_a_row = 0
 
     def forget(self) -> None:
@@ -28,14 +30,17 @@ class UnseenSteps:
         """After one in scale_loss, which has left grads to some of an optimizer's parameters."""
         if self._param is None or self._param.grad is None:
             self._param = next((param for param in params() if param.grad is not None), None)
-        self._version = None if self._param is None else self._param._version
+        if self._param is None or self._param.grad is None:
+            self._version = None
+        else:
+            self._version, self._grad_version = self._param._version, self._param.grad._version
 
     def look(self) -> None:
         """Before the next one. Two in a row, for the first may prepare a step that follows."""
         param, version, self._version = self._param, self._version, None
         if param is None or version is None or param._version == version:
             self._in_a_row = 0
-        elif param.grad is None or not bool(param.grad.any()):  # else they accumulate
+        elif self._is_zeroed(param):  # else they accumulate
             self._in_a_row += 1
             if self._in_a_row == 2:
                 warn(
@@ -44,3 +49,7 @@ class UnseenSteps:
                     "code is a step, let the optimizer's run it: "
                     "optimizer.step = functools.partial(code, optimizer)"
                 )
+
+    def _is_zeroed(self, param: torch.Tensor) -> bool:
+        """Whether its grad is gone, or was written, as zeroing in place does."""
+        return param.grad is None or param.grad._version != self._grad_version

@@ -1,3 +1,4 @@
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -43,6 +44,31 @@ TEST_P(CastTest, GivesParametersBuffersAndGradsTheDtype) {
   EXPECT_TRUE(same_bits(weight.grad(), tensor_of({1, 2, 3}, at::kHalf, device())));
   EXPECT_EQ(norm->running_mean.scalar_type(), at::kHalf);
   EXPECT_EQ(norm->num_batches_tracked.scalar_type(), at::kLong);
+}
+
+/// What a hook of the node that accumulates a grad counts.
+struct CountCalls : torch::autograd::FunctionPostHook {
+  explicit CountCalls(int& calls) : calls(calls) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    ++calls;
+    return outputs;
+  }
+  int& calls;
+};
+
+TEST_P(CastTest, HooksOfNodesThatAccumulateGradsStay) {
+  auto linear = here(Linear(2, 2));
+  int calls = 0;
+  const auto node = torch::autograd::impl::grad_accumulator(linear->weight);
+  node->add_post_hook(std::make_unique<CountCalls>(calls));
+  for (const auto dtype : {at::kHalf, at::kFloat}) {
+    cast_module(*linear, dtype, false);
+    linear->weight.mutable_grad().reset();
+    (linear->weight.to(at::kFloat) * 2.0F).sum().backward();
+    EXPECT_EQ(linear->weight.grad().scalar_type(), dtype);
+  }
+  EXPECT_EQ(calls, 2);
 }
 
 TEST_P(CastTest, RoundsToNearest) {

@@ -153,7 +153,7 @@ def test_a_shallow_copy_is_in_training():
     assert other.first is model.first and model.first.weight.dtype == torch.float16
     assert torch.equal(other(batch()[0]), model(batch()[0]))
     train_step(other, optimizer)
-    weights = [model.first.weight.detach().clone(), model.state_dict()["first.weight"]]
+    weights = [model.first.weight.detach().clone(), model.state_dict()["first.weight"].clone()]
     backward(model, optimizer)
     copy.copy(optimizer).step()
     assert not torch.equal(model.first.weight, weights[0])

@@ -10,7 +10,6 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchamp
 from torchamp import GradScaler
@@ -41,16 +40,6 @@ def iterate(scaler, optimizer, overflow: bool = False) -> None:
         params[-1].grad.view(-1)[0] = math.inf
     scaler.step(optimizer)
     scaler.update()
-
-
-class CountReads(TorchDispatchMode):
-    """Counts how often the host reads a tensor's value."""
-
-    reads = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.reads += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
 
 
 def test_it_is_one_of_torchs():

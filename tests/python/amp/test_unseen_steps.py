@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from nets import LEVELS, Net, initialized, loss_of, overflow_at, sgd, train_step
+from tensors import CountReads
 
 from torchamp import amp
 
@@ -54,6 +55,19 @@ def test_one_is_told_where_an_overflow_or_masters_would_matter(level):
     model, optimizer = initialized(level, Net(), sgd)
     assert told(model, optimizer, by_hand) == [MESSAGE] * is_told
     assert told(model, optimizer, by_hand) == []
+
+
+def test_grads_may_be_zeroed_in_place_and_no_tensor_is_read():
+    """A read would wait for the device, and end a capture."""
+    model, optimizer = initialized("O2", Net(), sgd)
+
+    def between(model, optimizer):
+        step_by_hand(optimizer)
+        optimizer.zero_grad(set_to_none=False)
+
+    with CountReads() as reads:
+        assert told(model, optimizer, between) == [MESSAGE]
+    assert reads.reads == 0
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])

@@ -1,10 +1,11 @@
 """model.state_dict() and load_state_dict() read and write the masters."""
 
+import copy
 import io
 
 import pytest
 import torch
-from nets import MASTER_LEVELS, Net, initialized, train_step
+from nets import LEVELS, MASTER_LEVELS, Net, initialized, loss_of, train_step
 from torch import nn
 
 from torchamp import amp
@@ -64,7 +65,7 @@ def test_names_of_one_tensor_share_memory(level):
     for state in (nn.ModuleDict({"net": model}).state_dict(), saved):
         weight, head, table, same = (tensor.data_ptr() for tensor in state.values())
         assert weight == head and table == same
-        assert not {weight, table} & {tensor.data_ptr() for tensor in earlier.values()}
+    assert table not in {tensor.data_ptr() for tensor in earlier.values()}
 
 
 def test_safetensors_exchanges_files_with_plain_models(tmp_path):
@@ -134,3 +135,90 @@ def test_masters_outlive_the_optimizer():
     kept = masters(optimizer)[0].clone()
     del optimizer
     assert torch.equal(model.state_dict()["first.weight"], kept)
+
+
+@torch.no_grad()
+def write(entry, value):
+    entry.copy_(value)
+
+
+def write_data(entry, value):
+    entry.data.copy_(value)
+
+
+@pytest.mark.parametrize("write", [write, write_data])
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "O3"])
+def test_what_is_written_to_entries_counts(level, write):
+    """As in plain PyTorch, whose entries are the parameters: hand-written loaders and federated
+    averaging write them."""
+    model, optimizer = trained(level)
+    value = torch.full_like(model.first.weight, 1 / 3, dtype=F32)
+    rounded = value.to(model.first.weight.dtype)
+    write(model.state_dict()["first.weight"], value)
+    write(model.state_dict()["last.weight"], torch.zeros(3, 8))
+    assert torch.equal(model.first.weight, rounded)
+    assert torch.equal(model.state_dict()["first.weight"], value)
+    write(model.state_dict()["first.weight"], -value)
+    loss_of(model)
+    assert torch.equal(model.first.weight, -rounded) and not model.last.weight.any()
+    write(model.state_dict()["first.weight"], value)
+    optimizer.param_groups[0].update(lr=0.0)
+    train_step(model, optimizer)
+    assert torch.equal(model.first.weight, rounded)
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_what_is_written_to_the_model_wins_over_entries(level):
+    model, optimizer = trained(level)
+    for data in (lambda p: p.data, lambda p: p.detach()):
+        entry = model.state_dict()["first.weight"]
+        entry.data.zero_()
+        data(model.first.weight).fill_(1 / 3)
+        loss_of(model)
+        assert (model.first.weight == torch.tensor(1 / 3).to(model.first.weight.dtype)).all()
+        assert torch.equal(model.state_dict()["first.weight"], model.first.weight.float())
+
+
+class Frozen16(Net):
+    def __init__(self):
+        super().__init__()
+        self.first.to(torch.bfloat16).requires_grad_(False)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x.bfloat16()).float()))
+
+
+@pytest.mark.parametrize("level", ["O1", "O4"])
+def test_a_model_that_is_not_cast_keeps_its_own(level):
+    model, _ = initialized(level, Frozen16(), lambda m: torch.optim.SGD(m.last.parameters(), 0.1))
+    for _ in range(2):
+        assert model.state_dict()["first.weight"].dtype == torch.bfloat16
+        assert copy.deepcopy(model).first.weight.dtype == torch.bfloat16
+    model.load_state_dict(model.state_dict(), assign=True)
+
+
+@pytest.mark.parametrize("level", ["O0", "O4"])  # the JIT keeps code for one dtype
+def test_a_model_that_is_not_cast_may_have_scripted_parts(level):
+    model = Net()
+    model.last = torch.jit.script(model.last)
+    model, optimizer = initialized(level, model)
+    train_step(model, optimizer)
+    state = model.state_dict()
+    assert list(state) == list(Net().state_dict())
+    amp.save(model, optimizer, io.BytesIO())
+    model.load_state_dict(state)
+
+
+class Activation(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_scripted_parts_without_tensors_of_their_own(level):
+    model = Net()
+    model.norm = nn.Sequential(model.norm, torch.jit.script(Activation()))
+    model, optimizer = initialized(level, model)
+    train_step(model, optimizer)
+    model.load_state_dict(model.state_dict())
+    amp.save(model, optimizer, io.BytesIO())

@@ -1,6 +1,7 @@
 """Tensors of every kind that the ops accept."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 DEVICES = [torch.device("cpu")] + [torch.device("cuda", 0)] * torch.cuda.is_available()
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -66,3 +67,13 @@ def plant(tensor: torch.Tensor, value: float) -> None:
     """Writes `value` to the middle of `tensor`."""
     index = [size // 2 for size in tensor.shape]
     tensor[tuple(index)] = value
+
+
+class CountReads(TorchDispatchMode):
+    """Counts how often the host reads a tensor's value."""
+
+    reads = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.reads += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
