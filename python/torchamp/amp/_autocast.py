@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import torch
+import torch._functorch.config
 
 from torchamp._arguments import expect
 from torchamp._in_graphs import Function, constant_in_graphs
-from torchamp._load import _C
+from torchamp._load import _C, __version__
 from torchamp._logging import warn
 
 _SIXTEEN_BIT = (torch.float16, torch.bfloat16)
@@ -141,6 +142,10 @@ class Patch:
     #: Whether `owner` has the attribute itself, and not from a base class or its class.
     _is_own: bool = False
 
+    def __str__(self) -> str:
+        owner = getattr(self.owner, "__qualname__", getattr(self.owner, "__name__", None))
+        return f"{owner or type(self.owner).__qualname__}.{self.name}: {self.wrap.__name__}"
+
     def apply(self) -> None:
         """Does nothing where `owner` has no such attribute."""
         if not hasattr(self.owner, self.name):
@@ -178,6 +183,11 @@ class Patches:
         self._patches = patches
         self._holders = 0
         self._lock = threading.RLock()
+
+    def __str__(self) -> str:
+        """What is patched, and how: the same in every process."""
+        with self._lock:
+            return ", ".join(sorted(map(str, self._patches)))
 
     def add(self, patch: Patch) -> None:
         """Replaces the patch of the same attribute by `patch`."""
@@ -304,6 +314,20 @@ def _cast_as_forward(fn: Callable) -> Callable:
     return wrapper
 
 
+def _keyed_by_casts(save: Callable) -> Callable:
+    """AOTAutograd's pickled settings, a part of the keys of torch.compile's cache on disk, which
+    do not tell these casts from torch.autocast's. Unpickling ignores what is added."""
+
+    @functools.wraps(save)
+    def wrapper(self: Any) -> bytes:
+        supported = torch._C._autocast_supported_devices()
+        casts = {each: dtype for each in supported if (dtype := _C.casting_to(each))}
+        own = f"torchamp {__version__}, {casts}, {OPEN}" if casts else ""
+        return save(self) + own.encode()
+
+    return wrapper
+
+
 _BackwardCFunction = torch.autograd.function.BackwardCFunction
 
 #: The patches of O1 and O4.
@@ -315,6 +339,7 @@ OPEN = Patches(
         Patch(_BackwardCFunction, "__init__", _captures_casts),
         Patch(_BackwardCFunction, "apply", _cast_as_forward),
         Patch(_BackwardCFunction, "apply_boxed", _cast_as_forward),
+        Patch(type(torch._functorch.config), "save_config", _keyed_by_casts),
     ]
 )
 
