@@ -36,9 +36,13 @@ def _name(kind: type) -> str:
 
 
 def check_are_trained(
-    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], settings: Settings
 ) -> None:
-    """Raises ValueError where there is no model, or none whose parameters an optimizer may step."""
+    """Raises ValueError where casts to 16 bits would have no model, or none whose parameters an
+    optimizer may step. Without casts there is the loss scale alone."""
+    properties = settings.properties
+    if properties.cast_model_type not in LOW_PRECISION and properties.autocast_type is None:
+        return
     if not models:
         raise ValueError(
             "initialize: expected models to be a torch.nn.Module or a list of them, got an empty "

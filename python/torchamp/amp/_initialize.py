@@ -204,7 +204,7 @@ def _set_up(
 ) -> Session:
     """Checks everything, then changes models and optimizers, or, after an exception, nothing. The
     ranks of `groups` agree."""
-    _checks.check_are_trained(models, optimizers)
+    _checks.check_are_trained(models, optimizers, settings)
     _checks.check_models(models)
     _checks.check_casts(settings)
     _checks.check_optimizers(optimizers)
