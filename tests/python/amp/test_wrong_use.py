@@ -181,6 +181,32 @@ def model_half_after_initialize():
     optimizer.step()
 
 
+def cast_after_initialize(level: str, cast: Callable) -> Callable:
+    def program():
+        net, optimizer = made(level)
+        backward(net, optimizer)
+        cast(net)
+        grad = None if net[0].weight.grad is None else net[0].weight.grad.clone()
+        try:
+            backward(net, optimizer)
+        finally:
+            assert torch.equal(net[0].weight.grad, grad)
+
+    return program
+
+
+def cast_a_frozen_part():
+    """And train what was cast before initialize, and cast after the training."""
+    net = linear_net()
+    net[0].requires_grad_(False)
+    net, optimizer = made("O4", model=net)
+    net[0].bfloat16()
+    backward(net, optimizer)
+    net.bfloat16().eval()
+    amp.release(net)
+    made("O4", model=linear_net().bfloat16())
+
+
 def load_another_level():
     net, optimizer = made("O1")
     saved = amp.state_dict()
@@ -466,6 +492,20 @@ RUNTIME_ERRORS = (
         "got Half. torch::load, model.half() and model.float() replace parameters without the "
         "optimizer's knowledge: change the type before initialize, and load checkpoints with "
         "amp::load, or with torch::load into the model that initialize returned",
+    ),
+    *(
+        (
+            cast_after_initialize(level, cast),
+            "scale_loss: expected parameter '0.weight' to be in float32 as initialize left it, got "
+            f"{dtype}; remove the call that casts the model, as model.bfloat16(), or take O2 or "
+            "O5, which cast it",
+        )
+        for level in ("O1", "O4")
+        for cast, dtype in (
+            (nn.Module.bfloat16, torch.bfloat16),
+            (nn.Module.half, torch.float16),
+            (lambda net: net.to(torch.bfloat16), torch.bfloat16),
+        )
     ),
     (
         in_training(lambda net, _: net.load_state_dict(net.state_dict(), assign=True)),
@@ -1001,6 +1041,7 @@ RIGHT = (
     option("keep_fp32", ["0", "2"]),
     option("keep_fp32", nn.Linear),
     a_loss_beside_the_model,
+    cast_a_frozen_part,
     lambda: initialize(nn.MSELoss()),
     lambda: initialize(nn.MSELoss(), []),
 )
