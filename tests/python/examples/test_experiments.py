@@ -190,7 +190,8 @@ def test_which_precision_of_healthy_models(python, tmp_path, model):
     assert list(rows[0]) == list(which_precision.Row._fields)
     assert [row["level"] for row in rows] == ["fp32", "O1", "O2", "O3", "O4", "O5"]
     assert {row["fits"] for row in rows} == {"True"}
-    assert re.search(r"Recommended: O[14]\.", printed) and "TF32: n/a on this device" in printed
+    assert re.search(r"Recommended: O[145]|No level is faster", printed)
+    assert "TF32: n/a on this device" in printed
     assert_written(tmp_path, "which_precision.png", "range.png", "grads.png")
 
 

@@ -19,8 +19,8 @@ def code_of_the_notebook() -> list[str]:
 
 
 def without_numbers(output: str) -> str:
-    """Times are the machine's, and so is what preflight recommends. Columns are as wide as what is in them. A
-    slow preflight says what it does."""
+    """Times are the machine's, and so is what preflight recommends. Columns are as wide as what is
+    in them. A slow preflight says what it does."""
     output = re.sub(r"^torchamp: preflight: trying .*\n", "", output, flags=re.MULTILINE)
     advice = r"^(Recommended:|No level is|Training with) .*\n"
     output = re.sub(advice, "", output, flags=re.MULTILINE)
