@@ -175,6 +175,55 @@ def test_grads_that_overflow_at_every_scale(device: torch.device):
     assert any(finding.tensor.kind == "weight grad" for finding in report.findings)
 
 
+def test_a_square_that_overflows_on_the_way(device: torch.device):
+    """What comes of it is finite, and close to float32."""
+    report = report_of(lambda x: x / (1 + (400 * x).square()), device)
+    for level in ("O2", "O3"):
+        assert report.verdict(level).reason.startswith("pow of 'middle' reaches ")
+        assert report.verdict(level).reason.endswith(
+            " in float32, and float16 ends at 65504: not finite in the forward"
+        )
+    assert [finding.tensor.name for finding in report.findings] == ["pow", "add"]
+    assert fitting(report) == [v.level for v in report.verdicts if v.level not in ("O2", "O3")]
+
+
+def test_a_square_that_vanishes_on_the_way(device: torch.device):
+    report = report_of(lambda x: x / (1 + (1e-5 * x).square()), device)
+    for level in ("O2", "O3"):
+        assert report.verdict(level).reason == (
+            "underflow: pow of 'middle': float16 rounds 100 % of its nonzero elements to 0"
+        )
+    assert report.verdict("O1").fits  # where it runs in float32
+    assert set(BFLOAT16_LEVELS) <= set(fitting(report))
+
+
+def test_small_probabilities_are_meant_to_vanish(device: torch.device):
+    bias = 30 * torch.arange(6.0, device=device)
+    report = report_of(lambda x: x * (x + bias.to(x.dtype)).softmax(-1), device)
+    assert {finding.tensor.name for finding in report.findings} >= {"_softmax"}
+    assert {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report))
+
+
+@pytest.mark.parametrize("most, formats", [(1 - 1e-4, "float16 bfloat16"), (0.999, "bfloat16")])
+def test_a_clamp_that_16_bits_round_away(most, formats, device: torch.device):
+    """As that of focal losses, before the logarithm of 1 - p."""
+
+    def focal(x: torch.Tensor) -> torch.Tensor:
+        p = x.sigmoid().clamp(1 - most, most)
+        return -(p.square() * (1 - p).log())
+
+    report = report_of(focal, device)
+    for verdict in report.verdicts:
+        format = {"O4": "bfloat16", "O5": "bfloat16", "TF32": "TF32"}.get(verdict.level, "float16")
+        assert verdict.fits == (format not in formats.split())
+        if not verdict.fits:
+            assert (verdict.module, verdict.op) == ("middle", "clamp")
+            assert verdict.reason == (
+                f"precision: clamp of 'middle' to {most:g}, which {format} rounds to 1; write "
+                "x.float() there"
+            )
+
+
 def test_masks_of_minus_a_billion(device: torch.device):
     report = report_of(softmax_with_masks_of(-1e9), device)
     for level in FLOAT16_LEVELS:
@@ -186,6 +235,15 @@ def test_masks_of_minus_a_billion(device: torch.device):
 
 def test_masks_of_minus_infinity_are_meant(device: torch.device):
     report = report_of(softmax_with_masks_of(-torch.inf), device)
+    assert report.findings == [] and {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report))
+
+
+def test_masks_of_the_lowest_number_are_meant(device: torch.device):
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(5, 5, dtype=x.dtype, device=x.device).triu(1) * torch.finfo(x.dtype).min
+        return (x @ x.transpose(-1, -2) - 100 + mask).softmax(-1) @ x
+
+    report = report_of(softmax, device)
     assert report.findings == [] and {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report))
 
 
@@ -226,6 +284,53 @@ class Rotated(nn.Module):
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         self.count += len(x)
         return self.last(x + 1e-3 * self.rope(positions).to(x.dtype)).float().square().mean()
+
+
+class Codebook(nn.Module):
+    """Averages of what is nearest to its entries, as of a VQ-VAE."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("entries", torch.randn(3, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        nearest = torch.cdist(x.float().flatten(0, -2), self.entries.float()).argmin(-1)
+        ones = F.one_hot(nearest, 3).to(x.dtype)
+        means = ones.T @ x.detach().flatten(0, -2) / ones.sum(0).clamp(min=1)[:, None]
+        self.entries.lerp_(means.to(self.entries.dtype), 0.01)
+        return x + self.entries.to(x.dtype)[nearest].view_as(x)
+
+
+@pytest.mark.parametrize("place", ["codebook", "root"])
+def test_buffers_that_a_forward_writes_must_not_be_rounded(place, device: torch.device):
+    class Net(nn.Sequential):
+        def forward(self, x):
+            if place == "root":
+                self.count += 1
+            return super().forward(x).float().square().mean()
+
+    middle = Codebook() if place == "codebook" else nn.Tanh()
+    model = Net(nn.Linear(6, 6), middle, nn.Linear(6, 6)).to(device)
+    if place == "root":
+        model.register_buffer("count", torch.zeros((), device=device))
+    found = amp.preflight(model, inputs(device))
+    name, kept = ("1.entries", "1") if place == "codebook" else ("count", "count")
+    for level in ("O2", "O3", "O5"):
+        assert found.verdict(level).reason == (
+            f"precision: buffer {name!r} in 16 bits: what the forward adds up there stops early; "
+            f"keep_fp32={kept!r} avoids it"
+        )
+        assert not found.verdict(level).fits and found.verdict(level).milliseconds is None
+    assert found.verdict("O1").fits and found.verdict("O4").fits
+    assert found.notes == [
+        f"The forward writes buffer {name!r}, which O2, O3 and O5 round: what it adds up there "
+        f"stops early. keep_fp32={kept!r} keeps it in float32."
+    ]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O5", keep_fp32=kept, verbosity=0)
+    with amp.scale_loss(model(inputs(device)), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    assert all(buffer.dtype == torch.float32 for buffer in model.buffers())
 
 
 def test_buffers_that_must_not_be_rounded(device: torch.device):

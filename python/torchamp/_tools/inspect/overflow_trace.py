@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._arguments import module_of
 from torchamp._tools.inspect.trial import named
-from torchamp._tools.inspect.watch import Op, Watch
+from torchamp._tools.inspect.watch import Op, Watch, is_finite
 
 _MAX_NAMES = 3
 
@@ -97,10 +97,10 @@ class OverflowTrace:
             self.loss_scales.append(session.scalers[0].loss_scale())
 
     def _see(self, op: Op) -> None:
-        if self._first is not None or op.is_view or op.name.startswith(("empty", "new_empty")):
+        if self._first is not None or not op.computes:
             return
-        bad = [t for t in op.outputs if t.is_floating_point() and not _is_finite(t)]
-        if not bad or op.writes_infinity or not all(map(_is_finite, _floating(op.inputs))):
+        bad = [t for t in op.outputs if t.is_floating_point() and not is_finite(t)]
+        if not bad or op.writes_infinity or not all(map(is_finite, _floating(op.inputs))):
             return
         self._first = OverflowOrigin(
             max(self._iteration, 0),
@@ -115,7 +115,7 @@ class OverflowTrace:
 
     def _note(self, name: str, param: torch.Tensor) -> None:
         """After a backward has added to the grad of the parameter `name`."""
-        if self._first is None or param.grad is None or _is_finite(param.grad):
+        if self._first is None or param.grad is None or is_finite(param.grad):
             return
         if not self._first.params:
             self.origins.append(self._first)
@@ -125,11 +125,6 @@ class OverflowTrace:
 
 def _floating(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor for tensor in tensors if tensor.is_floating_point()]
-
-
-def _is_finite(tensor: torch.Tensor) -> bool:
-    values = tensor.coalesce().values() if tensor.is_sparse else tensor
-    return bool(values.detach().isfinite().all())
 
 
 def _magnitude(tensor: torch.Tensor) -> float:

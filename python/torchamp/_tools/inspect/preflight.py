@@ -23,8 +23,10 @@ from torchamp._tools.inspect.iteration import (
     time_iteration,
 )
 from torchamp._tools.inspect.ranges import (
+    BFLOAT16,
     FLOAT16,
     FORMATS,
+    MANY,
     SCALES,
     Format,
     Range,
@@ -32,6 +34,7 @@ from torchamp._tools.inspect.ranges import (
     range_of,
     sum_of,
 )
+from torchamp._tools.inspect.rounding import written_buffers
 from torchamp._tools.inspect.trial import (
     OpKey,
     Reference,
@@ -43,16 +46,11 @@ from torchamp._tools.inspect.trial import (
     trial,
 )
 from torchamp._tools.inspect.watch import Op, check_batch
-from torchamp.amp._cast import NONE, buffers_to_cast
 
-#: From this share of a tensor's nonzero elements on, its underflow is a finding.
-_MANY = 0.5
 #: A level's time or memory is less than float32's from this share of it down; the rest is noise.
 _LESS = 0.9
 #: From so many seconds of the float32 iteration on, progress is logged.
 _SLOW = 2.0
-#: How ops begin whose outputs nothing has written yet.
-_UNWRITTEN = ("empty", "new_empty")
 _SIGMOID = (
     "The loss is the binary cross entropy of a sigmoid, which 16 bits round to 0 or 1: leave out "
     "the sigmoid and use binary_cross_entropy_with_logits (BCEWithLogitsLoss)."
@@ -231,9 +229,11 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
 
     A level fits if its loss is within 2 % of float32's, what the model returns within 10 % of the
     norm and the grads of parameters within 50 %, no parameter loses all its grads, and buffers and
-    inputs, rounded alone, leave what each module returns within 10 %. Dropout draws the same masks
-    at each level; on CUDA attention and recurrent layers run without it. One iteration does not
-    show what later ones do. An error of the float32 iteration is the call's own.
+    inputs, rounded alone, leave what each module returns within 10 %. No op of the forward may
+    overflow, round most of what it gives to 0, or clamp to a number that 16 bits round to 1, and no
+    buffer that the forward writes may be rounded. Dropout draws the same masks at each level; on
+    CUDA attention and recurrent layers run without it. One iteration does not show what later ones
+    do. An error of the float32 iteration is the call's own.
 
     Args:
         model: in float32, before initialize; it is not changed.
@@ -309,7 +309,7 @@ class _Ranges:
         self.infs: list[OpKey] = []
 
     def see(self, op: Op) -> None:
-        if op.is_view or op.name.startswith(_UNWRITTEN):
+        if not op.computes:
             return
         key = op.is_backward, op.module, op.name
         found = sum_of(range_of(t) for t in op.outputs if t.is_floating_point())
@@ -359,12 +359,10 @@ def _notes(tensors: list[TensorRange]) -> list[str]:
 
 def _notes_on_buffers(model: torch.nn.Module, outcome: Outcome) -> list[str]:
     """On those that forward writes, and O2 and O5 round."""
-    cast = buffers_to_cast(model, torch.bfloat16, keep_batchnorm_fp32=True, kept=NONE)
     return [
         f"The forward writes buffer {name!r}, which O2, O3 and O5 round: what it adds up there "
-        f"stops early. keep_fp32={name!r} keeps it in float32."
-        for name in cast
-        if name in outcome.written
+        f"stops early. keep_fp32={kept!r} keeps it in float32."
+        for name, kept in written_buffers(model, outcome.written)
     ]
 
 
@@ -379,13 +377,15 @@ def _findings(tensors: list[TensorRange], format: Format) -> list[Finding]:
 
 
 def _finding(tensor: TensorRange, format: Format, scale: int) -> Finding | None:
+    if not tensor.is_grad and tensor.range.overflows(BFLOAT16):
+        return None  # a mask of float32's lowest number, for which each dtype has its own
     at = f" at a loss scale of 2**{scale}" if tensor.is_grad and format is FLOAT16 else ""
     if tensor.range.overflows(format, scale):
         reaches = f"{tensor} reaches {tensor.range.max_abs:.3g}"
         text = f"{reaches}: {format.name} ends at {format.largest:.5g}{at}"
         return Finding(format.name, "overflow", tensor, text)
     lost = tensor.range.share_lost(format, scale)
-    if lost < _MANY:
+    if lost < MANY:
         return None
     text = f"{tensor}: {format.name} rounds {100 * lost:.0f} % of its nonzero elements to 0{at}"
     return Finding(format.name, "underflow", tensor, text)

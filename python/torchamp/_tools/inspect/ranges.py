@@ -35,6 +35,9 @@ _RULE = ops.ScaleRule()
 #: Exponents of the loss scales that amp may choose.
 SCALES = range(int(math.log2(_RULE.min_scale)), int(math.log2(_RULE.max_scale)) + 1)
 
+#: From this share of a tensor's nonzero elements on, its underflow is a finding.
+MANY = 0.5
+
 _LOWEST = -149  # the exponent of float32's smallest number
 _HIGHEST = 128
 
@@ -68,6 +71,12 @@ class Range:
         """The number of elements by exponent, without those of none."""
         found = self.counts.nonzero().flatten().tolist()
         return {i + _LOWEST: int(self.counts[i]) for i in found}
+
+    @property
+    def norm(self) -> float:
+        """Of the elements, each taken for the power of two of its exponent."""
+        powers = 2.0 ** torch.arange(_LOWEST, _HIGHEST + 1, dtype=torch.float64)
+        return float((self.counts * powers.square()).sum().sqrt())
 
     def share_lost(self, format: Format, scale: int = 0) -> float:
         """The share of the nonzero elements that, times 2**scale, are rounded to 0 in `format`."""

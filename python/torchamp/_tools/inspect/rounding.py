@@ -12,6 +12,17 @@ from torchamp._tools.inspect.iteration import LossFunction, Outcome, copied, run
 from torchamp.amp._cast import NONE, buffers_to_cast
 
 
+def written_buffers(model: torch.nn.Module, written: list[str]) -> Iterator[tuple[str, str]]:
+    """Of buffers that a forward has written, those that O2, O3 and O5 round, and the name that
+    keeps each in float32: that of its module, whose code may mix no dtypes, if no other is in it.
+    """
+    for name in buffers_to_cast(model, torch.bfloat16, keep_batchnorm_fp32=True, kept=NONE):
+        module = name.rpartition(".")[0]
+        is_part = any(True for _ in model.get_submodule(module).children())
+        if name in written:
+            yield name, name if is_part or not module else module
+
+
 class Rounding:
     """Iterations of copies of `model` whose buffers, those that a cast to `dtype` would change, or
     inputs have been rounded to `dtype`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,10 +20,21 @@ from torchamp._tools.inspect.iteration import (
     run_iteration,
     time_iteration,
 )
-from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, SCALES, TF32, Range
+from torchamp._tools.inspect.ranges import (
+    BFLOAT16,
+    FLOAT16,
+    MANY,
+    SCALES,
+    TF32,
+    Format,
+    Range,
+    no_range,
+    range_of,
+    sum_of,
+)
 from torchamp._tools.inspect.report import report
-from torchamp._tools.inspect.rounding import Rounding
-from torchamp._tools.inspect.watch import Op
+from torchamp._tools.inspect.rounding import Rounding, written_buffers
+from torchamp._tools.inspect.watch import Op, is_finite
 from torchamp.amp._amp import Amp
 from torchamp.amp._settings import DESCRIPTIONS, settings_for
 from torchamp.optimizers import FusedAdamW
@@ -83,24 +95,78 @@ class Reference:
         return max(min(amps, room), SCALES[0])
 
 
-class _FirstBad:
-    """Finds the first op whose outputs are not finite where those in float32 are."""
+#: Why a level does not fit, the module and the op; empty if it fits.
+Failure = tuple[str, str, str]
+_NONE: Failure = ("", "", "")
 
-    def __init__(self, reference: Reference) -> None:
-        self._reference = reference
-        self.op: Op | None = None
+
+class _Ops:
+    """What ops of an iteration at a level do that they do not in float32."""
+
+    def __init__(self, format: Format, reference: Reference) -> None:
+        self._format, self._reference = format, reference
+        #: The first whose outputs are not finite where those in float32 are, and the first of the
+        #: forward that makes such outputs of finite inputs.
+        self.bad: Op | None = None
+        self.overflow: Op | None = None
+        self._clamps: list[Failure] = []
+        #: What is left of outputs of the forward of which the format loses many elements.
+        self._left: dict[OpKey, Range] = {}
 
     def see(self, op: Op) -> None:
-        if self.op is not None or op.is_view or self._is_bad_in_float32(op):
+        if not op.computes:
             return
-        for output in op.outputs:
-            if output.is_floating_point() and not output.isfinite().all():
-                self.op = op
-                return
+        known = self._reference.ops.get(_key(op), no_range())
+        if not (known.infs or known.nans) and not all(map(is_finite, _floating(op.outputs))):
+            self.bad = self.bad or op
+            if not op.is_backward and _overflows(op):
+                self.overflow = self.overflow or op
+        if op.is_backward:
+            return
+        if op.name.startswith("clamp"):
+            self._clamps += _clamped_away(op)
+        if known.share_lost(self._format) >= MANY:
+            left = sum_of(map(range_of, _floating(op.outputs)))
+            self._left[_key(op)] = self._left.get(_key(op), no_range()) + left
 
-    def _is_bad_in_float32(self, op: Op) -> bool:
-        known = self._reference.ops.get((op.is_backward, op.module, op.name))
-        return known is not None and bool(known.infs or known.nans)
+    def failure(self) -> Failure:
+        """Of the forward, in which all is finite."""
+        return next(itertools.chain(self._clamps, self._vanished()), _NONE)
+
+    def _vanished(self) -> Iterator[Failure]:
+        for key, left in self._left.items():
+            known, (_, module, op) = self._reference.ops[key], key
+            lost = 1 - left.nonzero / known.nonzero
+            if lost >= MANY and left.norm < math.sqrt(1 - MAX_OUTPUT_ERROR**2) * known.norm:
+                what = f"{self._format.name} rounds {100 * lost:.0f} % of its nonzero elements to 0"
+                yield f"underflow: {op} of {named(module)}: {what}", module, op
+
+
+def _key(op: Op) -> OpKey:
+    return op.is_backward, op.module, op.name
+
+
+def _overflows(op: Op) -> bool:
+    """Whether it has made inf or nan of finite numbers, none of which is the lowest of its dtype:
+    what is added to such a mask may become inf."""
+    read = [t for t in _floating(op.inputs) if all(t is not output for output in op.outputs)]
+    is_mask = any(bool((t == torch.finfo(t.dtype).min).any()) for t in read)
+    return not op.writes_infinity and not is_mask and all(map(is_finite, read))
+
+
+def _floating(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors if tensor.is_floating_point()]
+
+
+def _clamped_away(op: Op) -> Iterator[Failure]:
+    """That an op clamps to other numbers than 1, which the dtype of its output rounds to 1."""
+    dtype = op.outputs[0].dtype
+    for number in op.numbers:
+        exact, rounded = (float(torch.tensor(number).to(d)) for d in (torch.float32, dtype))
+        if abs(rounded) == 1.0 != abs(exact):
+            format, to = str(dtype).removeprefix("torch."), f"{number:g}"
+            what = f"{op.name} of {named(op.module)} to {to}, which {format} rounds to {rounded:g}"
+            yield f"precision: {what}; write x.float() there", op.module, op.name
 
 
 def trial(
@@ -116,14 +182,14 @@ def trial(
     twin = copied(model)
     with _initialized(twin, level):
         while True:
-            bad = _FirstBad(reference)
-            outcome = run_iteration(twin, batch, loss_fn, bad.see, 2.0**exponent)
+            ops = _Ops(FORMATS[level], reference)
+            outcome = run_iteration(twin, batch, loss_fn, ops.see, 2.0**exponent)
             retries = is_scaled and outcome.error is None and outcome.has_finite_loss
             if outcome.is_finite or not retries or exponent <= SCALES[0]:
                 break
             exponent = max(exponent - 2, SCALES[0])
         scale = 2.0**exponent if is_scaled else None
-        verdict = _judged(level, outcome, bad.op, scale, reference)
+        verdict = _judged(level, outcome, ops, scale, reference)
         if verdict.fits:
             time = time_iteration(twin, batch, loss_fn, 2.0**exponent)
             verdict = dataclasses.replace(verdict, milliseconds=time)
@@ -132,23 +198,29 @@ def trial(
         return verdict
     keeps_norms = bool(chosen.keep_batchnorm_fp32)
     rounding = Rounding(model, batch, loss_fn, chosen.cast_model_type, keeps_norms=keeps_norms)
-    return _rounded(verdict, rounding, reference.outcome)
-
-
-def _rounded(verdict: Verdict, rounding: Rounding, reference: Outcome) -> Verdict:
-    """The verdict, or that the level rounds what some module's outputs depend on."""
     with tf32(False):
-        if _first_imprecise(rounding.of_all(), reference) is None:
-            return verdict
+        for what, remedy, module in _rounded(model, rounding, reference.outcome):
+            reason = f"precision: {what}; {remedy} avoids it"
+            return dataclasses.replace(
+                verdict, fits=False, reason=reason, module=module, milliseconds=None
+            )
+    return verdict
+
+
+def _rounded(
+    model: torch.nn.Module, rounding: Rounding, reference: Outcome
+) -> Iterator[tuple[str, str, str]]:
+    """What the level rounds that outputs of a module or sums depend on, the remedy and the
+    module."""
+    if _first_imprecise(rounding.of_all(), reference) is not None:
         for what, remedy, outcome in rounding.of_each():
             module = _first_imprecise(outcome, reference)
             if module is not None:
-                off = f"{what} in 16 bits: outputs of {named(module)} are off float32"
-                reason = f"precision: {off}; {remedy} avoids it"
-                return dataclasses.replace(
-                    verdict, fits=False, reason=reason, module=module, milliseconds=None
-                )
-    return verdict
+                off = f"outputs of {named(module)} are off float32"
+                yield f"{what} in 16 bits: {off}", remedy, module
+    for name, kept in written_buffers(model, reference.written):
+        stops = f"buffer {name!r} in 16 bits: what the forward adds up there stops early"
+        yield stops, f"keep_fp32={kept!r}", name.rpartition(".")[0]
 
 
 def peak_bytes(level: str, model: torch.nn.Module, batch: Any) -> int | None:
@@ -190,17 +262,20 @@ def tf32(is_allowed: bool) -> Iterator[None]:
 
 
 def _judged(
-    level: str, outcome: Outcome, bad: Op | None, scale: float | None, reference: Reference
+    level: str, outcome: Outcome, ops: _Ops, scale: float | None, reference: Reference
 ) -> Verdict:
     if outcome.error is not None:
         op, module = outcome.raised or ("", "")
         where = f"{op} of {named(module)} raises" if op else "the iteration raises"
         return Verdict(level, False, f"{where}: {_first_line(outcome.error)}", module=module, op=op)
-    if not outcome.is_finite:
+    if not outcome.is_finite or ops.overflow is not None:
+        bad = ops.bad if not outcome.is_finite else ops.overflow
         return _overflow(level, outcome, bad, reference)
     errors = _errors(outcome, reference.outcome)
-    reason, module = _imprecision(level, outcome, errors, reference.outcome)
-    return Verdict(level, not reason, reason or _closeness(level, errors), *errors, scale, module)
+    failure = _imprecision(level, outcome, errors, reference.outcome)
+    reason, module, op = ops.failure() if failure == _NONE else failure
+    text = reason or _closeness(level, errors)
+    return Verdict(level, not reason, text, *errors, scale, module, op)
 
 
 def _first_line(error: Exception) -> str:
@@ -215,7 +290,7 @@ def named(module: str) -> str:
 
 
 def _overflow(level: str, outcome: Outcome, bad: Op | None, reference: Reference) -> Verdict:
-    backward = outcome.has_finite_loss
+    backward = outcome.has_finite_loss if bad is None else bad.is_backward
     when = "in the backward" if backward else "in the forward"
     if backward and FORMATS[level] is FLOAT16:
         when += f", at every loss scale down to 2**{SCALES[0]}"
@@ -262,22 +337,21 @@ def _flat(grads: dict[str, torch.Tensor], names: Any = None) -> torch.Tensor:
 
 def _imprecision(
     level: str, outcome: Outcome, errors: tuple[float, float, float], reference: Outcome
-) -> tuple[str, str]:
-    """Why the level does not fit, and the module; empty if it fits."""
+) -> Failure:
     loss, outputs, grads = errors
     if loss > MAX_LOSS_ERROR or outputs > MAX_OUTPUT_ERROR:
         module = _first_imprecise(outcome, reference)
         first = f", first those of {named(module)}" if module else ""
         far = f"outputs are {outputs:.2g} of their norm off float32{first}; the loss {loss:.2g}"
-        return f"precision: {far}", module or ""
+        return f"precision: {far}", module or "", ""
     lost = [name for name, grad in reference.grads.items() if _is_lost(grad, outcome.grads[name])]
     if lost:
         others = f", and {len(lost) - 1} others" if len(lost) > 1 else ""
         reason = f"underflow: all grads of {lost[0]!r} are rounded to 0{others}"
-        return reason, lost[0].rpartition(".")[0]
+        return reason, lost[0].rpartition(".")[0], ""
     if grads > MAX_GRAD_ERROR:
-        return f"precision: grads are {grads:.2g} of their norm off float32", ""
-    return "", ""
+        return f"precision: grads are {grads:.2g} of their norm off float32", "", ""
+    return _NONE
 
 
 def _is_lost(expected: torch.Tensor, found: torch.Tensor) -> bool:

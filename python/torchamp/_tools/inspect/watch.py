@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,8 +29,17 @@ class Op:
     inputs: list[torch.Tensor]
     outputs: list[torch.Tensor]  #: also what it wrote in place
     is_view: bool  #: of an input's memory: nothing is computed
-    #: Whether a number among its arguments is inf or nan.
-    writes_infinity: bool
+    numbers: list[float]  #: among its arguments
+
+    @property
+    def computes(self) -> bool:
+        """Whether it gives no view, nor memory that nothing has written."""
+        return not self.is_view and not self.name.startswith(("empty", "new_empty"))
+
+    @property
+    def writes_infinity(self) -> bool:
+        """Whether a number among its arguments is inf or nan."""
+        return not all(map(math.isfinite, self.numbers))
 
 
 class Watch(TorchDispatchMode):
@@ -106,7 +117,7 @@ class Watch(TorchDispatchMode):
             list(tensors_in((args, kwargs))),
             list(tensors_in(outputs)),
             function.is_view,
-            _holds_infinity((args, kwargs)),
+            list(_numbers_in((args, kwargs))),
         )
 
 
@@ -183,13 +194,19 @@ def check_batch(function: str, model: torch.nn.Module, batch: Any) -> None:
     expect(takes(model, *args, **kwargs), function, "batch", what, batch, remedy)
 
 
-def _holds_infinity(arguments: Any) -> bool:
-    """Whether a number among an op's arguments is not finite."""
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether a floating tensor has neither inf nor nan. Waits for the device."""
+    values = tensor.coalesce().values() if tensor.is_sparse else tensor
+    return bool(values.detach().isfinite().all())
+
+
+def _numbers_in(arguments: Any) -> Iterator[float]:
     if isinstance(arguments, float):
-        return arguments - arguments != 0.0
-    if isinstance(arguments, (tuple, list)):
-        return any(map(_holds_infinity, arguments))
-    return isinstance(arguments, Mapping) and any(map(_holds_infinity, arguments.values()))
+        yield arguments
+    elif isinstance(arguments, (tuple, list)):
+        yield from itertools.chain.from_iterable(map(_numbers_in, arguments))
+    elif isinstance(arguments, Mapping):
+        yield from _numbers_in(list(arguments.values()))
 
 
 @contextlib.contextmanager
