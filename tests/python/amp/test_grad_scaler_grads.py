@@ -7,7 +7,8 @@ import warnings
 
 import pytest
 import torch
-from test_grad_scaler import CountReads, backward, iterate, make_param, make_scaler, sgd
+from tensors import CountReads
+from test_grad_scaler import backward, iterate, make_param, make_scaler, sgd
 from torch import nn
 
 from torchamp import optimizers
@@ -228,8 +229,9 @@ def test_optimizers_that_handle_scales_themselves():
     scaler.update()
 
 
-def test_fused_steps_without_grads_do_nothing():
-    scaler, param = make_scaler(), make_param()
+@pytest.mark.parametrize("scaler_type", [torch.amp.GradScaler, GradScaler])
+def test_fused_steps_without_grads_do_nothing(scaler_type):
+    scaler, param = scaler_type("cpu"), make_param()
     scaler.scale(torch.ones(()))
     scaler.step(optimizers.FusedAdam([param]))
     assert param.tolist() == [1.0, 2.0]
