@@ -148,7 +148,7 @@ def a_second_optimizer():
     net, optimizer = made("O2", fused_adam)
     second = torch.optim.SGD(net.parameters(), 0.1)
     for seed in range(2):
-        master = net.state_dict()["0.weight"]
+        master = net.state_dict()["0.weight"].clone()
         optimizer.zero_grad()
         backward(net, optimizer, seed)
         second.step()
