@@ -11,20 +11,10 @@
 #include <ATen/ops/relu.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 #include <torch/serialize.h>
-#include <torchamp/optim/adam.h>
-#include <torchamp/optim/lamb.h>
-#include <torchamp/optim/novograd.h>
-#include <torchamp/optim/sgd.h>
 #include <torchamp/scale_loss.h>
 #include <torchamp/serialize.h>
 
-#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -32,11 +22,27 @@
 #include <vector>
 
 namespace exchange {
+
+/// As main.cpp makes it, by options such as "lr=0.125 momentum=0.5".
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind,
+                                                        const std::string& options,
+                                                        const std::vector<at::Tensor>& params);
+
 namespace {
 
 using at::Tensor;
-using Params = std::vector<Tensor>;
-using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(Params)>;
+
+/// Of each kind.
+const std::map<std::string, std::string> kOptions{{"SGD", "lr=0.125 momentum=0.5"},
+                                                  {"Adam", "lr=0.01 amsgrad=1"},
+                                                  {"AdamW", "lr=0.01"},
+                                                  {"Adagrad", "lr=0.01"},
+                                                  {"RMSprop", "lr=0.01 momentum=0.5 centered=1"},
+                                                  {"FusedSGD", "lr=0.125 momentum=0.5"},
+                                                  {"FusedAdam", "lr=0.01"},
+                                                  {"FusedAdamW", "lr=0.01"},
+                                                  {"FusedNovoGrad", "lr=0.01"},
+                                                  {"FusedLAMB", "lr=0.01"}};
 
 struct NetImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) { return last(at::relu(norm(first(x)))); }
@@ -46,28 +52,6 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear last = register_module("last", torch::nn::Linear(8, 3));
 };
 TORCH_MODULE(Net);
-
-template <class Optimizer, class Options>
-MakeOptimizer maker(const Options& options) {
-  return [options](Params params) { return std::make_unique<Optimizer>(params, options); };
-}
-
-const std::map<std::string, MakeOptimizer>& makers() {
-  using namespace torch::optim;
-  using namespace torchamp::optim;
-  static const std::map<std::string, MakeOptimizer> all{
-      {"SGD", maker<SGD>(SGDOptions(0.125).momentum(0.5))},
-      {"Adam", maker<Adam>(AdamOptions(0.01).amsgrad(true))},
-      {"AdamW", maker<AdamW>(AdamWOptions(0.01))},
-      {"Adagrad", maker<Adagrad>(AdagradOptions(0.01))},
-      {"RMSprop", maker<RMSprop>(RMSpropOptions(0.01).momentum(0.5).centered(true))},
-      {"FusedSGD", maker<FusedSGD>(FusedSGDOptions(0.125).momentum(0.5))},
-      {"FusedAdam", maker<FusedAdam>(FusedAdamOptions(0.01))},
-      {"FusedAdamW", maker<FusedAdamW>(FusedAdamWOptions(0.01))},
-      {"FusedNovoGrad", maker<FusedNovoGrad>(FusedNovoGradOptions(0.01))},
-      {"FusedLAMB", maker<FusedLAMB>(FusedLAMBOptions(0.01))}};
-  return all;
-}
 
 /// The loss on the batch of that seed.
 Tensor loss_of(torchamp::Model<Net>& model, int64_t seed) {
@@ -85,7 +69,8 @@ void train(torchamp::Amped<Net>& amped, int64_t first, int64_t end) {
 
 void run(const std::vector<std::string>& arguments) {
   Net net;
-  const auto optimizer = makers().at(arguments.at(1))(net->parameters());
+  const std::string& kind = arguments.at(1);
+  const auto optimizer = make_optimizer(kind, kOptions.at(kind), net->parameters());
   auto amped =
       torchamp::initialize(net, *optimizer, torchamp::Options(arguments.at(0)).verbosity(0));
   torchamp::Extra extra;

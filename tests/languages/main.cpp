@@ -48,7 +48,10 @@
 
 namespace exchange {
 int main(const std::vector<std::string>& arguments);
-}
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind,
+                                                        const std::string& options,
+                                                        const std::vector<at::Tensor>& params);
+}  // namespace exchange
 
 namespace {
 
@@ -840,6 +843,11 @@ void follow(std::optional<Run>& run, const std::string& line) {
 }
 
 }  // namespace
+
+OptimizerPtr exchange::make_optimizer(const std::string& kind, const std::string& options,
+                                      const Params& params) {
+  return kind_of(kind).make({params}, Args(options));
+}
 
 int main(int argc, char** argv) {
   if (argc > 1) return exchange::main({argv + 2, argv + argc});
