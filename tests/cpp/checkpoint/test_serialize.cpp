@@ -14,45 +14,22 @@ class ResumeTest : public LevelTest {
   static Training make(uint64_t seed) { return {device(), quiet(level()), seed}; }
 };
 
-TEST_P(ResumeTest, ALoadedRunIsBitForBitTheRunThatNeverStopped) {
-  const File file;
-  Training whole = make(1);
-  for (int step = 0; step < 3; ++step) whole.step();
-  if (default_properties(level()).loss_scale.dynamic()) whole.overflow();
-  save(whole.amped, file.path());
-  Training resumed = make(2);
-  load(resumed.amped, file.path());
-  expect_same(resumed, Snapshot(whole));
-  for (int step = 0; step < 3; ++step) {
-    whole.step();
-    resumed.step();
-  }
-  expect_same(resumed, Snapshot(whole));
-}
-
 TEST_P(ResumeTest, LoadingTheStartForgetsTheMomentum) {
   const File file;
   Training fresh = make(1), resumed = make(2);
   save(fresh.amped, file.path());
   resumed.step();
   load(resumed.amped, file.path());
-  EXPECT_TRUE(resumed.sgd.state().empty());
+  EXPECT_TRUE(resumed.own.state().empty());
   fresh.step();
   resumed.step();
   expect_same(resumed, Snapshot(fresh));
 }
 
-TEST_P(ResumeTest, AFileHoldsTheModelInFloat32) {
-  const File file;
-  Training training = make(1);
-  save(training.amped, file.path());
-  const Tensor weight = only(entries_of(file.path()), "models").at("first.weight").toTensor();
-  EXPECT_TRUE(same_bits(weight, training.optimizer().master_params()[0].to(at::kFloat)));
-}
-
 TEST_P(ResumeTest, AnArchiveHoldsTheSame) {
   Training whole = make(1), resumed = make(2);
   whole.step();
+  if (default_properties(level()).loss_scale.dynamic()) whole.overflow();
   torch::serialize::OutputArchive written;
   save(whole.amped, written);
   std::stringstream stream;
@@ -61,15 +38,6 @@ TEST_P(ResumeTest, AnArchiveHoldsTheSame) {
   read.load_from(stream);
   load(resumed.amped, read);
   expect_same(resumed, Snapshot(whole));
-}
-
-TEST_P(ResumeTest, SavingChangesNothing) {
-  const File file;
-  Training training = make(1);
-  training.step();
-  const Snapshot before(training);
-  save(training.amped, file.path());
-  expect_same(training, before);
 }
 
 TORCHAMP_AT_LEVELS(ResumeTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3, OptLevel::O4,

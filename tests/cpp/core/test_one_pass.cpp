@@ -6,7 +6,7 @@
 
 #include "core/param.h"
 #include "frontend/session.h"
-#include "net.h"
+#include "training.h"
 
 namespace torchamp {
 namespace {
@@ -14,38 +14,23 @@ namespace {
 using at::Tensor;
 
 /// A network trained with FusedAdamW.
-struct FusedTraining {
+struct FusedTraining : TrainingOf<optim::FusedAdamW> {
   FusedTraining(at::Device device, const Options& options)
-      : net(make_net(device, 1)),
-        batch(make_batch(device)),
-        adamw(net->parameters(), optim::FusedAdamWOptions(0.01).eps(1e-4)),
-        amped(initialize(net, adamw, options)) {}
+      : TrainingOf(device, options, optim::FusedAdamWOptions(0.01).eps(1e-4)) {}
 
-  Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
-  core::OptimizerState& state() { return *amped.optimizer.amp()->session().optimizers()[0].state; }
-  void backward() { scale_loss(loss(), amped.optimizer).backward(); }
-  void overflow() {
-    scale_loss scaled_loss(loss(), amped.optimizer);
-    scaled_loss.backward();
-    net->last->bias.grad().fill_(INFINITY);
-  }
+  core::OptimizerState& state() { return *optimizer().amp()->session().optimizers()[0].state; }
   /// The model, the masters and the optimizer state.
   std::vector<Tensor> everything() {
     std::vector<Tensor> found = net->parameters();
     for (const auto& param : state().params()) {
       found.push_back(param->master);
-      const auto state = adamw.state().find(param->model.unsafeGetTensorImpl());
-      if (state == adamw.state().end()) continue;
+      const auto state = own.state().find(param->model.unsafeGetTensorImpl());
+      if (state == own.state().end()) continue;
       const auto& kept = static_cast<const optim::FusedParamState&>(*state->second);
       for (const char* name : {"exp_avg", "exp_avg_sq", "step"}) found.push_back(kept.get(name));
     }
     return clones(found);
   }
-
-  Net net;
-  Batch batch;
-  optim::FusedAdamW adamw;
-  Amped<Net> amped;
 };
 
 class OnePassTest : public LevelTest {
@@ -58,10 +43,10 @@ TEST_P(OnePassTest, WithoutMasterGradsTheNumbersAreTheSame) {
   FusedTraining made(device(), eager()), training(device(), lazy());
   for (int step = 0; step < 5; ++step) {
     for (FusedTraining* each : {&made, &training}) {
-      each->amped.optimizer.zero_grad();
+      each->optimizer().zero_grad();
       each->backward();
       EXPECT_EQ(each->state().grads().one_pass().has_grads(), each == &training);
-      EXPECT_TRUE(each->amped.optimizer.step());
+      EXPECT_TRUE(each->optimizer().step());
     }
     EXPECT_TRUE(same_bits(training.everything(), made.everything())) << step;
   }
@@ -71,16 +56,16 @@ TEST_P(OnePassTest, AnOverflowSkips) {
   for (const Options& options : {eager(), lazy()}) {
     FusedTraining training(device(), options);
     training.backward();
-    training.amped.optimizer.step();
+    training.optimizer().step();
     const auto before = training.everything();
-    training.amped.optimizer.zero_grad();
+    training.optimizer().zero_grad();
     training.overflow();
-    EXPECT_EQ(training.amped.optimizer.step(), result_of_skipped(training.adamw, device()));
+    EXPECT_EQ(training.optimizer().step(), result_of_skipped(training.own, device()));
     EXPECT_TRUE(same_bits(training.everything(), before));
-    EXPECT_EQ(training.amped.model.amp()->loss_scaler().loss_scale(), 32768);
-    training.amped.optimizer.zero_grad();
+    EXPECT_EQ(training.scaler().loss_scale(), 32768);
+    training.optimizer().zero_grad();
     training.backward();
-    training.amped.optimizer.step();
+    training.optimizer().step();
     EXPECT_FALSE(same_bits(training.everything(), before));
   }
 }
@@ -88,29 +73,12 @@ TEST_P(OnePassTest, AnOverflowSkips) {
 TEST_P(OnePassTest, EveryAccessFindsGrads) {
   FusedTraining training(device(), lazy());
   training.backward();
-  const auto masters = training.amped.optimizer.master_params();
+  const auto masters = training.optimizer().master_params();
   for (size_t i = 0; i < masters.size(); ++i) {
     EXPECT_TRUE(masters[i].grad().defined());
     EXPECT_TRUE(masters[i].grad().is_same(training.net->parameters()[i].grad())) << "one tensor";
   }
   EXPECT_FALSE(training.state().grads().one_pass().is_on());
-}
-
-TEST_P(OnePassTest, ClippingByNorm) {
-  FusedTraining made(device(), eager()), training(device(), lazy());
-  for (int step = 0; step < 3; ++step) {
-    std::vector<Tensor> norms;
-    for (FusedTraining* each : {&made, &training}) {
-      each->amped.optimizer.zero_grad();
-      each->backward();
-      norms.push_back(clip_grad_norm_(each->amped.optimizer, 0.01));
-      each->amped.optimizer.step();
-    }
-    EXPECT_TRUE(at::allclose(norms[0], norms[1], 1e-4));
-    const auto got = training.everything(), expected = made.everything();
-    for (size_t i = 0; i < got.size(); ++i)
-      EXPECT_TRUE(at::allclose(got[i], expected[i], 1e-3, 1e-5));
-  }
 }
 
 TORCHAMP_AT_LEVELS(OnePassTest, OptLevel::O2, OptLevel::O5);
@@ -120,7 +88,7 @@ class DisabledTest : public DeviceTest {};
 TEST_P(DisabledTest, GradsAreClippedAllTheSame) {
   FusedTraining training(device(), quiet(OptLevel::O2).enabled(false));
   training.backward();
-  clip_grad_norm_(training.amped.optimizer, 0.01);
+  clip_grad_norm_(training.optimizer(), 0.01);
   double squares = 0;
   for (const Tensor& param : training.net->parameters()) {
     squares += param.grad().square().sum().item<double>();

@@ -3,12 +3,12 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <set>
 #include <string>
 
 #include "cuda/embedded.h"
 #include "cuda/loader.h"
+#include "errors.h"
 #include "kernels.h"
 
 namespace torchamp::cuda {
@@ -99,19 +99,6 @@ bool has_fatbin() {
   return embedded_fatbin().size > 0;
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST_F(Loader, TakesTheFatbinFirst) {
   if (!has_fatbin()) GTEST_SKIP() << "built without nvcc";
   const Module module = load_module(driver_, 0, Choice::kAuto);
@@ -184,20 +171,6 @@ TEST_F(Loader, DoesNotTouchTheDriverWhenAtenIsDemanded) {
   const Module module = load_module(Driver{}, 0, Choice::kAten);
   EXPECT_EQ(module.backend, Backend::kAten);
   EXPECT_EQ(module.reason, "TORCHAMP_KERNELS=aten");
-}
-
-TEST_F(Loader, NamesADriverThatIsTooOld) {
-  machine.driver_version = 12000;
-  const Module module = load_module(driver_, 1, Choice::kAuto);
-  EXPECT_EQ(module.backend, Backend::kAten);
-  EXPECT_EQ(module.reason,
-            "device 1: the driver supports CUDA 12.0, the kernels need 12.1; update the driver");
-}
-
-TEST_F(Loader, NamesACardThatIsTooOld) {
-  machine.capability = 61;
-  const Module module = load_module(driver_, 0, Choice::kAuto);
-  EXPECT_EQ(module.reason, "device 0: the device has compute capability 6.1, the kernels need 7.0");
 }
 
 TEST(ParseChoice, KnowsItsValues) {

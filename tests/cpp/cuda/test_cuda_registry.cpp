@@ -13,6 +13,7 @@
 #include "cuda/embedded.h"
 #include "cuda/launch.h"
 #include "cuda/registry.h"
+#include "errors.h"
 
 namespace torchamp::cuda {
 namespace {
@@ -87,16 +88,6 @@ class KernelsTest : public ModuleTest {
     if (embedded_fatbin().size == 0) GTEST_SKIP() << "built without nvcc";
   }
 };
-
-template <class Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST_F(ModuleTest, ADeviceIsLoadedOnce) {
   Device& first = device_of(Queue{2, nullptr});

@@ -18,32 +18,7 @@ class DataWritesTest : public DeviceTest {
   static Tensor master_of(Training& training) {
     return training.amped.model.amp()->value(training.net->last->weight);
   }
-  /// A step that changes no parameter by itself.
-  static void step_by_nothing(Training& training) {
-    training.sgd.param_groups()[0].options().set_lr(0.0);
-    training.step();
-  }
 };
-
-TEST_P(DataWritesTest, AreAdoptedWhereAskedForElementByElement) {
-  Training training = train(true);
-  const Tensor before = master_of(training);
-  write(training, 0.5f);
-  step_by_nothing(training);
-  Tensor expected = before.clone();
-  expected[0][0] = 0.5f;
-  EXPECT_TRUE(same_bits(master_of(training), expected));
-  EXPECT_EQ(training.net->last->weight[0][0].item<float>(), 0.5f);
-}
-
-TEST_P(DataWritesTest, AreUndoneByTheNextStepOtherwise) {
-  Training training = train(false);
-  const Tensor before = master_of(training);
-  write(training, 0.5f);
-  step_by_nothing(training);
-  EXPECT_TRUE(same_bits(master_of(training), before));
-  EXPECT_NE(training.net->last->weight[0][0].item<float>(), 0.5f);
-}
 
 TEST_P(DataWritesTest, AreSavedWithTheMastersOfWhatTheyDoNotChange) {
   Training training = train(false), loaded = train(false);
@@ -74,26 +49,11 @@ TEST_P(DataWritesTest, ToMastersStandWhereTheModelIsUnwritten) {
   }
   write(training, 0.5f);
   Tensor expected = training.net->last->weight.detach().to(at::kFloat);
-  step_by_nothing(training);
+  training.own.param_groups()[0].options().set_lr(0.0);
+  training.step();
   EXPECT_TRUE(same_bits(master_of(training), expected)) << "both were written";
   const Tensor other = training.amped.model.amp()->value(training.net->last->bias);
   EXPECT_TRUE(same_bits(other, at::full_like(other, 0.3)));
-}
-
-TEST_P(DataWritesTest, AreAdoptedByRefreshMasters) {
-  Training training = train(false);
-  write(training, 0.5f);
-  refresh_masters(training.optimizer());
-  EXPECT_TRUE(same_bits(master_of(training), training.net->last->weight.to(at::kFloat)));
-}
-
-TEST_P(DataWritesTest, WithoutAnyTrainingIsTheSame) {
-  Training looks = train(true), trusts = train(false);
-  for (int step = 0; step < 3; ++step) {
-    looks.step();
-    trusts.step();
-  }
-  EXPECT_TRUE(same_bits(looks.optimizer().master_params(), trusts.optimizer().master_params()));
 }
 
 TORCHAMP_ON_EACH_DEVICE(DataWritesTest);

@@ -3,10 +3,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/serialize.h>
 #include <torchamp/torch_amp.h>
-
-#include <sstream>
 
 #include "fused_cases.h"
 #include "net.h"
@@ -64,51 +61,6 @@ TEST_P(GradScalerTrainingTest, OursAndLibTorchsTrainAsWithoutAScale) {
       EXPECT_LE(distance(trained(make, enabled(), clips), trained(make, disabled(), clips)), 1e-6);
     }
   }
-}
-
-/// Also in the first step, which creates states.
-TEST_P(GradScalerTrainingTest, AnOverflowLeavesEveryByte) {
-  GradScaler scaler(1024);
-  Run run(each().ours);
-  for (int step = 0; step < 2; ++step) {
-    const auto before = clones(run.net->parameters());
-    backward(run, scaler, step, true);
-    scaler.step(*run.optimizer);
-    scaler.update();
-    EXPECT_TRUE(same_bits(clones(run.net->parameters()), before));
-    backward(run, scaler, step, false);
-    scaler.step(*run.optimizer);
-    scaler.update();
-    EXPECT_FALSE(same_bits(clones(run.net->parameters()), before));
-    for (const Tensor& param : run.net->parameters()) {
-      EXPECT_TRUE(param.isfinite().all().item<bool>());
-    }
-  }
-}
-
-TEST_P(GradScalerTrainingTest, ResumesBitForBit) {
-  Run whole(each().ours), resumed(each().ours);
-  GradScaler scaler(1024, 2, 0.5, 3), loaded;
-  const auto train = [](Run& run, GradScaler& with, int first, int last) {
-    for (int step = first; step < last; ++step) {
-      backward(run, with, step, step == kOverflowed);
-      with.step(*run.optimizer);
-      with.update();
-    }
-  };
-  train(whole, scaler, 0, 4);
-  std::stringstream net, optimizer, scale;
-  torch::save(whole.net, net);
-  torch::save(*whole.optimizer, optimizer);
-  torch::save(scaler, scale);
-  torch::load(resumed.net, net);
-  torch::load(*resumed.optimizer, optimizer);
-  torch::load(loaded, scale);
-  train(whole, scaler, 4, 9);
-  train(resumed, loaded, 4, 9);
-  EXPECT_TRUE(same_bits(everything(*resumed.optimizer, resumed.net->parameters()),
-                        everything(*whole.optimizer, whole.net->parameters())));
-  EXPECT_EQ(loaded.get_scale(), scaler.get_scale());
 }
 
 TORCHAMP_ON_FUSED_CASES(GradScalerTrainingTest, fused_cases());

@@ -37,21 +37,6 @@ class InitializeTest : public LevelTest {
   Batch batch_ = make_batch(device());
 };
 
-TEST_P(InitializeTest, Learns) {
-  auto amped = initialize(net_, sgd_, quiet(level()));
-  auto& [model, optimizer] = amped;
-  for (int step = 0; step < 60; ++step) {
-    optimizer.zero_grad();
-    const Tensor loss = loss_of(model(batch_.data), batch_.target);
-    {
-      scale_loss scaled_loss(loss, optimizer);
-      scaled_loss.backward();
-    }
-    optimizer.step();
-  }
-  EXPECT_LT(loss_of(model(batch_.data), batch_.target).item<float>(), 0.15f);
-}
-
 TEST_P(InitializeTest, GivesTheModelAndTheOptimizerTheirDtypes) {
   const auto before = net_->parameters();
   auto amped = initialize(net_, sgd_, quiet(level()));
@@ -140,36 +125,6 @@ TORCHAMP_AT_LEVELS(InitializeTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, Opt
                    OptLevel::O4, OptLevel::O5);
 
 class InitializeManyTest : public DeviceTest {};
-
-TEST_P(InitializeManyTest, MastersKeepTheBitsThatFloat16Loses) {
-  Net net = make_net(device());
-  const auto before = clones(net->parameters());
-  torch::optim::SGD sgd(net->parameters(), 0.1);
-  auto amped = initialize(net, sgd, quiet(OptLevel::O2));
-  EXPECT_TRUE(same_bits(master_params(amped.optimizer), before));
-  EXPECT_FALSE(same_bits(net->first->weight.to(at::kFloat), before[0]));
-}
-
-TEST_P(InitializeManyTest, TwoModelsTwoOptimizersTwoLosses) {
-  Net left = make_net(device(), 1), right = make_net(device(), 2);
-  torch::optim::SGD of_left(left->parameters(), 0.1);
-  torch::optim::Adam of_right(right->parameters(), 1e-2);
-  auto many = initialize(std::make_tuple(left, right), OptimizerRefs{of_left, of_right},
-                         quiet(OptLevel::O2).num_losses(2));
-  auto& [model_left, model_right] = many.models;
-  const Batch batch = make_batch(device());
-  float first_loss = 0, last_loss = 0;
-  for (int step = 0; step < 60; ++step) {
-    for (auto& optimizer : many.optimizers) optimizer.zero_grad();
-    const Tensor joint = loss_of(model_left(batch.data) + model_right(batch.data), batch.target);
-    const Tensor alone = loss_of(model_right(batch.data), batch.target);
-    { scale_loss(joint, many.optimizers, {0, false}).backward(); }
-    { scale_loss(alone, many.optimizers[1], {1, false}).backward(); }
-    for (auto& optimizer : many.optimizers) EXPECT_TRUE(optimizer.step());
-    (step == 0 ? first_loss : last_loss) = joint.item<float>() + alone.item<float>();
-  }
-  EXPECT_LT(last_loss, first_loss / 2);
-}
 
 template <class Amped>
 void train_once(Amped& amped, const Batch& batch) {

@@ -71,7 +71,7 @@ TEST_P(LifetimesTest, WhatWasMovedFromIsAnotherHandle) {
 
 TEST_P(LifetimesTest, AMovedOptimizerIsRefused) {
   Training training(device(), quiet(level()));
-  const torch::optim::SGD elsewhere(std::move(training.sgd));
+  const torch::optim::SGD elsewhere(std::move(training.own));
   const Tensor loss = training.loss();
   EXPECT_EQ(message_of([&] { scale_loss(loss, training.optimizer()).backward(); }), kDestroyed);
   EXPECT_EQ(message_of([&] { training.optimizer().step(); }), kDestroyed);

@@ -49,35 +49,23 @@ class OwnList : public torch::optim::Optimizer {
 };
 
 template <class O>
-struct Trained {
-  Trained(at::Device device, const Options& options, double rate = 0.1)
-      : net(make_net(device)),
-        batch(make_batch(device)),
-        optimizer(net->parameters(), rate),
-        amped(initialize(net, optimizer, options)) {}
+struct Trained : TrainingOf<O> {
+  using TrainingOf<O>::TrainingOf;
 
-  Tensor loss() { return loss_of(amped.model(batch.data), batch.target); }
-  void backward() { scale_loss(loss(), amped.optimizer).backward(); }
-  void step() {
-    amped.optimizer.zero_grad();
-    backward();
-    EXPECT_TRUE(amped.optimizer.step());
-  }
   std::vector<Tensor> masters() const {
     std::vector<Tensor> all;
-    for (const Tensor& param : net->parameters()) all.push_back(core::param_of(param)->master);
+    for (const Tensor& param : this->net->parameters()) {
+      all.push_back(core::param_of(param)->master);
+    }
     return clones(all);
   }
   bool is_rounded() const {
     bool all = true;
-    for (const Tensor& param : net->parameters()) all &= core::param_of(param)->is_rounded_master();
+    for (const Tensor& param : this->net->parameters()) {
+      all &= core::param_of(param)->is_rounded_master();
+    }
     return all;
   }
-
-  Net net;
-  Batch batch;
-  O optimizer;
-  Amped<Net> amped;
 };
 
 class BorrowTest : public LevelTest {
@@ -95,7 +83,7 @@ TEST_P(BorrowTest, AnOptimizerFindsFloat32InTheParametersThatItWasGiven) {
   int hooks = 0, looks = 0;
   weight.register_hook([&](const Tensor&) { ++hooks; });
   const std::string narrow = dtypes_of(params);
-  run.optimizer.look = [&] {
+  run.own.look = [&] {
     ++looks;
     const auto held = run.net->parameters();
     for (size_t i = 0; i < params.size(); ++i) {
@@ -103,7 +91,7 @@ TEST_P(BorrowTest, AnOptimizerFindsFloat32InTheParametersThatItWasGiven) {
       EXPECT_EQ(params[i].scalar_type(), at::kFloat);
       EXPECT_EQ(params[i].grad().scalar_type(), at::kFloat);
       EXPECT_TRUE(params[i].is_leaf() && params[i].requires_grad());
-      EXPECT_TRUE(run.optimizer.param_groups()[0].params()[i].is_same(params[i]));
+      EXPECT_TRUE(run.own.param_groups()[0].params()[i].is_same(params[i]));
     }
   };
   for (int step = 1; step <= 3; ++step) {
@@ -127,15 +115,15 @@ TEST_P(BorrowTest, WhatAStepDoesToGradsStays) {
     return all;
   };
   const std::string dtypes = dtypes_of(grads());
-  run.amped.optimizer.step();
+  run.optimizer().step();
   EXPECT_EQ(dtypes_of(grads()), dtypes);
-  run.optimizer.look = [&] {
+  run.own.look = [&] {
     for (const Tensor& param : run.net->parameters()) param.grad().zero_();
   };
-  run.amped.optimizer.zero_grad();
+  run.optimizer().zero_grad();
   run.backward();
   const auto before = run.masters();
-  run.amped.optimizer.step();
+  run.optimizer().step();
   EXPECT_TRUE(same_bits(run.masters(), before));
   for (const Tensor& grad : grads()) EXPECT_EQ(grad.count_nonzero().item<int64_t>(), 0);
 }
@@ -145,12 +133,12 @@ void expect_states_of_parameters(at::Device device, const Options& options) {
   Trained<O> run(device, options);
   const auto params = run.net->parameters();
   run.step();
-  EXPECT_EQ(run.optimizer.state().size(), params.size());
+  EXPECT_EQ(run.own.state().size(), params.size());
   for (const Tensor& param : params) {
-    EXPECT_EQ(run.optimizer.state().count(param.unsafeGetTensorImpl()), 1U);
+    EXPECT_EQ(run.own.state().count(param.unsafeGetTensorImpl()), 1U);
   }
-  run.amped.optimizer.master_params();
-  const auto& held = run.amped.optimizer.param_groups()[0].params();
+  run.optimizer().master_params();
+  const auto& held = run.optimizer().param_groups()[0].params();
   for (size_t i = 0; i < params.size(); ++i) EXPECT_TRUE(held[i].is_same(params[i]));
 }
 
@@ -162,10 +150,10 @@ TEST_P(BorrowTest, GroupsAndStatesAreOfTheModelsParameters) {
 TEST_P(BorrowTest, FusedStatesThatTheProgramHasClearedStartAnew) {
   Trained<optim::FusedAdam> run(device(), options());
   run.step();
-  run.optimizer.state().clear();
+  run.own.state().clear();
   run.step();
   for (const Tensor& param : run.net->parameters()) {
-    const auto& state = run.optimizer.state().at(param.unsafeGetTensorImpl());
+    const auto& state = run.own.state().at(param.unsafeGetTensorImpl());
     EXPECT_EQ(static_cast<optim::FusedParamState&>(*state).get("step").item<double>(), 1);
   }
 }
@@ -177,8 +165,8 @@ TEST_P(BorrowTest, AnExceptionInAStepLeavesModelAndMastersAlike) {
   const std::string narrow = dtypes_of(run.net->parameters());
   std::vector<Tensor> grads;
   for (const Tensor& param : run.net->parameters()) grads.push_back(param.grad());
-  run.optimizer.throws = true;
-  EXPECT_EQ(message_of([&] { run.amped.optimizer.step(); }), "mine");
+  run.own.throws = true;
+  EXPECT_EQ(message_of([&] { run.optimizer().step(); }), "mine");
   EXPECT_EQ(dtypes_of(run.net->parameters()), narrow);
   EXPECT_TRUE(run.is_rounded());
   EXPECT_FALSE(same_bits(run.masters()[0], before[0])) << "it was stepped";
@@ -186,7 +174,7 @@ TEST_P(BorrowTest, AnExceptionInAStepLeavesModelAndMastersAlike) {
   for (size_t i = 0; i < grads.size(); ++i) {
     EXPECT_TRUE(run.net->parameters()[i].grad().is_same(grads[i]));
   }
-  run.optimizer.throws = false;
+  run.own.throws = false;
   run.step();
 }
 
@@ -196,12 +184,12 @@ TEST_P(BorrowTest, AClosureFindsTheModelAsItIsOutsideOfAStep) {
   const std::string narrow = dtypes_of(run.net->parameters());
   for (int step = 0; step < 2; ++step) {
     expected.step();
-    run.amped.optimizer.step([&] {
+    run.optimizer().step([&] {
       EXPECT_EQ(dtypes_of(run.net->parameters()), narrow);
       EXPECT_TRUE(run.is_rounded());
-      run.amped.optimizer.zero_grad();
+      run.optimizer().zero_grad();
       const Tensor loss = run.loss();
-      scale_loss(loss, run.amped.optimizer).backward();
+      scale_loss(loss, run.optimizer()).backward();
       return loss;
     });
     EXPECT_TRUE(same_bits(run.masters(), expected.masters()));
@@ -212,10 +200,10 @@ TEST_P(BorrowTest, AClosureFindsTheModelAsItIsOutsideOfAStep) {
 template <class O>
 double norm_of_clipped_update(at::Device device, const Options& options) {
   Trained<O> run(device, options, 1.0);
-  scale_loss(run.loss() * 100.0, run.amped.optimizer).backward();
+  scale_loss(run.loss() * 100.0, run.optimizer()).backward();
   torch::nn::utils::clip_grad_norm_(run.net->parameters(), 0.5);
   const auto before = run.masters();
-  run.amped.optimizer.step();
+  run.optimizer().step();
   const auto after = run.masters();
   double squares = 0;
   for (size_t i = 0; i < after.size(); ++i) {
@@ -234,12 +222,12 @@ template <class O>
 void expect_grads_of_masters_count(at::Device device, const Options& options) {
   Trained<O> run(device, options, 1.0);
   for (const bool is_alone : {true, false}) {
-    run.amped.optimizer.zero_grad();
+    run.optimizer().zero_grad();
     if (!is_alone) run.backward();
-    for (const Tensor& master : run.amped.optimizer.master_params()) {
+    for (const Tensor& master : run.optimizer().master_params()) {
       master.mutable_grad() = master.detach() - 0.75;
     }
-    run.amped.optimizer.step();
+    run.optimizer().step();
     for (const Tensor& master : run.masters()) {
       EXPECT_TRUE(at::allclose(master, at::full_like(master, 0.75), 1e-3, 1e-3));
     }
@@ -265,7 +253,7 @@ void expect_true_grads(at::Device device, const Options& options) {
   run.backward();
   EXPECT_EQ(dtypes_of(grads()), is_scaled ? "Float Float Float Float Float Float" : narrow);
   const auto before = clones(grads());
-  scale_loss(run.net->last->bias.to(at::kFloat).sum() * 3, run.amped.optimizer).backward();
+  scale_loss(run.net->last->bias.to(at::kFloat).sum() * 3, run.optimizer()).backward();
   EXPECT_EQ(dtypes_of(grads()), "Float Float Float Float Float Float");
   for (size_t i = 0; i < before.size(); ++i) {
     const bool is_bias = run.net->parameters()[i].is_same(run.net->last->bias);
@@ -284,7 +272,7 @@ TEST_P(BorrowTest, StepsOfAWrappedOptimizerOfTheProgramsOwnAreWarnedOf) {
   const Logged logged;
   for (int step = 0; step < 2; ++step) {
     run.backward();
-    run.optimizer.step();
+    run.own.step();
   }
   EXPECT_TRUE(contains(logged.text(), "expected step() of the optimizer that initialize returned"));
 }
@@ -304,8 +292,8 @@ TEST_P(BorrowTest, GradsHaveTheDtypeOfTheirParametersInABackward) {
   Trained<torch::optim::SGD> run(device(), options());
   const Tensor bias = run.net->last->bias;
   for (int step = 0; step < 2; ++step) {
-    run.amped.optimizer.zero_grad();
-    scale_loss scaled_loss(Widened::apply(bias).sum(), run.amped.optimizer);
+    run.optimizer().zero_grad();
+    scale_loss scaled_loss(Widened::apply(bias).sum(), run.optimizer());
     scaled_loss.backward();
     EXPECT_EQ(bias.grad().scalar_type(), bias.scalar_type());
   }
@@ -335,7 +323,7 @@ TEST_P(OptimizerStatesTest, Of16BitsFromBeforeInitializeBecomeFloat32) {
 TEST_P(OptimizerStatesTest, OfAnUnknownClassFromBeforeInitializeAreWarnedOf) {
   for (const bool has_states : {false, true}) {
     Trained<OwnList> run(device(), Options("O2").loss_scale(1024.0));
-    auto& states = run.optimizer.state();
+    auto& states = run.own.state();
     void* const key = run.net->first->weight.unsafeGetTensorImpl();
     if (has_states) states[key] = std::make_unique<torch::optim::SGDParamState>();
     const Logged logged;

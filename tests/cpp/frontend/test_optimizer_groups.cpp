@@ -1,4 +1,4 @@
-// Parameters that a program adds to an optimizer after initialize, by either of its handles.
+// Groups that a program edits after initialize.
 #include <torchamp/optim/sgd.h>
 
 #include <functional>
@@ -14,58 +14,10 @@ namespace {
 using at::Tensor;
 using Group = torch::optim::OptimizerParamGroup;
 
-/// A network whose last layer joins the optimizer in the middle of training.
-template <class SGD, class Options>
-struct Joining {
-  Joining(at::Device device, torchamp::Options options)
-      : net(make_net(device)),
-        batch(make_batch(device)),
-        sgd(net->first->parameters(), Options(0.1)),
-        amped(initialize(net, sgd, options)) {}
-
-  void backward() {
-    scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
-  }
-  void step() {
-    amped.optimizer.zero_grad();
-    backward();
-    EXPECT_TRUE(amped.optimizer.step());
-  }
-
-  Net net;
-  Batch batch;
-  SGD sgd;
-  Amped<Net> amped;
-};
-
 class GroupsTest : public LevelTest {
  protected:
   static Options options() { return quiet(level()).loss_scale(1024.0); }
-  /// The parameters after two steps with the group, which `add` adds.
-  template <class SGD, class SGDOptions, class Add>
-  static std::vector<at::Tensor> trained(const Add& add) {
-    Joining<SGD, SGDOptions> joining(device(), options());
-    joining.step();
-    add(joining, Group(joining.net->last->parameters()));
-    joining.step();
-    joining.step();
-    EXPECT_EQ(joining.amped.optimizer.master_params().size(), 4U);
-    return clones(joining.net->parameters());
-  }
-  template <class SGD, class SGDOptions>
-  static void expect_both_ways_alike() {
-    const auto expected = trained<SGD, SGDOptions>(
-        [](auto& joining, const Group& group) { joining.amped.optimizer.add_param_group(group); });
-    const auto got = trained<SGD, SGDOptions>(
-        [](auto& joining, const Group& group) { joining.sgd.add_param_group(group); });
-    EXPECT_TRUE(same_bits(got, expected));
-  }
 };
-
-TEST_P(GroupsTest, OfTheWrappedOptimizerAreTrainedAlike) {
-  expect_both_ways_alike<torch::optim::SGD, torch::optim::SGDOptions>();
-  expect_both_ways_alike<optim::FusedSGD, optim::FusedSGDOptions>();
-}
 
 /// What was done to the groups of both: LibTorch's optimizer in float32, and one under initialize.
 template <class O>

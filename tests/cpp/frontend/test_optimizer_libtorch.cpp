@@ -27,13 +27,13 @@ TEST_P(LibTorchTest, StepLRSetsTheRateOfTheNextStep) {
     torch::optim::StepLR scheduler(training.optimizer().wrapped(), /*step_size=*/1, /*gamma=*/0.5);
     scheduler.step();
     for (int step = 0; step < 3; ++step) {
-      by_hand.sgd.param_groups()[0].options().set_lr(0.1 * std::pow(0.5, step));
+      by_hand.own.param_groups()[0].options().set_lr(0.1 * std::pow(0.5, step));
       training.step();
       by_hand.step();
       scheduler.step();
       EXPECT_TRUE(same_bits(training.net->parameters(), by_hand.net->parameters())) << step;
     }
-    EXPECT_DOUBLE_EQ(lr_of(training.sgd), 0.0125);
+    EXPECT_DOUBLE_EQ(lr_of(training.own), 0.0125);
   }
 }
 
@@ -57,8 +57,8 @@ TEST_P(LibTorchTest, ReduceLROnPlateauSetsTheRateOfTheNextStep) {
       training.optimizer().wrapped(), torch::optim::ReduceLROnPlateauScheduler::min, /*factor=*/0.5,
       /*patience=*/0);
   for (const float metric : {1.0f, 0.5f, 0.5f}) scheduler.step(metric);
-  EXPECT_DOUBLE_EQ(lr_of(training.sgd), 0.05);
-  by_hand.sgd.param_groups()[0].options().set_lr(0.05);
+  EXPECT_DOUBLE_EQ(lr_of(training.own), 0.05);
+  by_hand.own.param_groups()[0].options().set_lr(0.05);
   training.step();
   by_hand.step();
   EXPECT_TRUE(same_bits(training.net->parameters(), by_hand.net->parameters()));

@@ -1,5 +1,4 @@
 // Parameters with masters, which have one optimizer.
-#include "core/param.h"
 #include "errors.h"
 #include "net.h"
 
@@ -22,7 +21,6 @@ class OneOwnerTest : public LevelTest {
   Net net_ = make_net(device());
   torch::optim::SGD one_{params_from(net_, true), 0.5};
   torch::optim::SGD other_{params_from(net_, false), 0.5};
-  Batch batch_ = make_batch(device());
 };
 
 const char* const kRemedy = "make one optimizer with two groups, or train in phases: ";
@@ -57,17 +55,6 @@ TEST_P(OneOwnerTest, AddParamGroupRefusesASecondOne) {
             "sizes [2, 16] that the optimizer steps already");
   EXPECT_EQ(of_other.param_groups().size(), 1U);
   EXPECT_EQ(message_of([&] { add(0, net_->last->weight); }), "no error");
-}
-
-TEST_P(OneOwnerTest, PhasesByReleaseWork) {
-  for (torch::optim::SGD* sgd : {&one_, &other_}) {
-    auto amped = initialize(net_, *sgd, quiet(level()));
-    const Tensor before = core::param_of(net_->last->weight)->master.detach().clone();
-    { scale_loss(loss_of(amped.model(batch_.data), batch_.target), amped.optimizer).backward(); }
-    EXPECT_TRUE(amped.optimizer.step());
-    EXPECT_FALSE(same_bits(core::param_of(net_->last->weight)->master.detach(), before));
-    release(amped);
-  }
 }
 
 TORCHAMP_AT_LEVELS(OneOwnerTest, OptLevel::O2, OptLevel::O5);

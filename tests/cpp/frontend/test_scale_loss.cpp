@@ -45,27 +45,6 @@ TEST_P(DynamicTest, AnOverflowAnywhereSkipsTheStepAndLeavesNoTrace) {
   EXPECT_FALSE(same_bits(training.net->parameters(), params));
 }
 
-TEST_P(DynamicTest, StageByStage) {
-  Training training(device(), options());
-  const double scale = training.scaler().loss_scale();
-  const Tensor loss = training.loss();
-  scale_loss scaled_loss(loss, training.optimizer());
-  EXPECT_TRUE(same_bits(scaled_loss.tensor(), loss.to(at::kFloat).mul(scale)));
-  scaled_loss.backward();
-  std::vector<Tensor> expected;
-  const auto masters = training.optimizer().master_params();
-  for (size_t i = 0; i < masters.size(); ++i) {
-    const Tensor param = training.net->parameters()[i];
-    expected.push_back(param.grad().to(masters[i].scalar_type()).div(scale));
-    const bool separate = !param.is_same(masters[i]);
-    EXPECT_FALSE(separate && masters[i].grad().defined()) << "unscaled before its time";
-  }
-  scaled_loss.finish();
-  EXPECT_TRUE(same_bits(training.grads(), expected));
-  EXPECT_EQ(training.scaler().loss_scale(), scale);
-  EXPECT_EQ(training.scaler().state().growth_tracker, 1);
-}
-
 /// A backward does not overwrite what a later one still needs.
 TEST_P(DynamicTest, ForwardsMayComeBeforeTheOtherLossesBackwards) {
   Training training(device(), options()), in_turn(device(), options());
@@ -193,22 +172,6 @@ TEST_P(DynamicTest, GradsThatAreAllZeroAreSteppedInSilence) {
   EXPECT_EQ(log.text(), "");
 }
 
-TEST_P(DynamicTest, ARunOfNanLossesIsNamedAndItsScaleRecovers) {
-  const Logged log;
-  Training training(device(), options().verbosity(1));
-  for (int step = 0; step < 100; ++step) EXPECT_FALSE(step_of(training, NAN));
-  EXPECT_TRUE(contains(log.text(), "loss 0 is not finite: step skipped"));
-  EXPECT_TRUE(contains(log.text(),
-                       "80 steps skipped in a row, loss scale from 32768 to 0.000976562: the "
-                       "loss itself is not finite"));
-  EXPECT_FALSE(contains(log.text(), "90 steps"));
-  EXPECT_EQ(training.scaler().loss_scale(), 0x1p-10);
-  int taken = 0;
-  for (int step = 0; step < 40; ++step) taken += step_of(training, 1.0);
-  EXPECT_GE(training.scaler().loss_scale(), 0x1p12);
-  EXPECT_GE(taken, 36);
-}
-
 TEST_P(DynamicTest, BackwardRunsOutsideOfAutocast) {
   Training training(device(), options());
   at::ScalarType mm_type = at::kHalf;
@@ -242,21 +205,6 @@ TEST_P(DynamicTest, AForwardWithoutGradsBeforeOneWithTakesNoGradsAway) {
 
 TORCHAMP_AT_LEVELS(DynamicTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3,
                    OptLevel::O4, OptLevel::O5);
-
-class ScaleLossTest : public DeviceTest {};
-
-TEST_P(ScaleLossTest, WithoutAScaleOrMastersGradsAreAutograds) {
-  Training training(device(), quiet(OptLevel::O0));
-  const Tensor loss = training.loss();
-  scale_loss scaled_loss(loss, training.optimizer());
-  EXPECT_TRUE(same_bits(scaled_loss.tensor(), loss));
-  scaled_loss.backward();
-  const auto grads = training.grads();
-  scaled_loss.finish();
-  EXPECT_TRUE(same_bits(training.grads(), grads));
-}
-
-TORCHAMP_ON_EACH_DEVICE(ScaleLossTest);
 
 }  // namespace
 }  // namespace torchamp

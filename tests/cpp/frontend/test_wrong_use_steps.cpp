@@ -12,9 +12,6 @@ std::vector<WrongUse> of_scale_loss() {
   const auto end_of_scale_loss =
       "^scale_loss: expected the backward of the scaled loss before the end of its scale_loss";
   return {
-      {"no_loss", [] { scale_loss(Tensor(), Run().optimizer()).backward(); },
-       error<c10::TypeError>(
-           "^scale_loss: expected loss to be a floating-point tensor, got none$")},
       {"no_optimizers", [] { scale_loss(Run().loss(), std::vector<Optimizer>()).backward(); },
        error<c10::ValueError>("^scale_loss: expected at least one optimizer, got none$")},
       {"an_optimizer_twice",

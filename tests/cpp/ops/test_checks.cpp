@@ -159,13 +159,19 @@ TEST_P(ChecksTest, InvScaleThatIsNoFloatScalarHere) {
     return [&, inv_scale] { ops::unscale(first_, second_, inv_scale, found_inf_); };
   };
   const std::string here = found_inf_.device().str();
+  expect_refused<c10::TypeError>("unscale: expected inv_scale to be a tensor, got none", second_,
+                                 unscale_by(Tensor()));
   expect_refused<c10::TypeError>("unscale: expected inv_scale to be Float, got Half", second_,
                                  unscale_by(scalar(at::kHalf)));
+  expect_refused("unscale: expected inv_scale to have one element, got sizes [2]", second_,
+                 unscale_by(tensor_of({1, 1}, at::kFloat, device())));
   expect_refused("unscale: expected inv_scale to be on " + here + ", got meta", second_,
                  unscale_by(scalar().to(at::kMeta)));
 }
 
 TEST_P(ChecksTest, FoundInfPerTensorOfTheWrongKind) {
+  expect_refused<c10::TypeError>("check: expected found_inf_per_tensor to be a tensor, got none",
+                                 {found_inf_}, [&] { ops::check(first_, found_inf_, Tensor()); });
   expect_refused<c10::TypeError>(
       "check: expected found_inf_per_tensor to be contiguous Byte, got Float", {found_inf_}, [&] {
         ops::check(first_, found_inf_, tensor_of({0, 0}));
@@ -178,6 +184,8 @@ TEST_P(ChecksTest, FoundInfPerTensorOfTheWrongKind) {
 }
 
 TEST_P(ChecksTest, StateOfAScaleThatIsOfTheWrongKind) {
+  expect_refused<c10::TypeError>("update_scale: expected loss_scale to be a tensor, got none", {},
+                                 [&] { ops::update_scale(Tensor(), growth_, found_inf_); });
   expect_refused<c10::TypeError>(
       "update_scale: expected loss_scale to be Float, got Half", {},
       [&] { ops::update_scale(scalar(at::kHalf), growth_, found_inf_); });

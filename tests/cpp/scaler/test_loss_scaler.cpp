@@ -1,9 +1,7 @@
-#include <ATen/ops/full.h>
 #include <torchamp/loss_scaler.h>
 
 #include "device.h"
 #include "errors.h"
-#include "oracle.h"
 #include "scaler/scale_snapshot.h"
 #include "tensors.h"
 
@@ -23,19 +21,6 @@ class LossScalerTest : public DeviceTest {
     scaler.update();
   }
 };
-
-/// Ten thousand backwards, of which one in 300 overflows.
-TEST_P(LossScalerTest, FollowsApexsRule) {
-  LossScaler scaler = make();
-  oracle::LossScale reference{65536};
-  Random random(30);
-  for (int step = 0; step < 10000; ++step) {
-    const bool overflow = random.below(300) == 0;
-    update(scaler, overflow);
-    reference.update(overflow);
-    ASSERT_EQ(scaler.loss_scale(), reference.scale) << "step " << step;
-  }
-}
 
 TEST_P(LossScalerTest, GrowsAndBacksOffBetweenItsBounds) {
   LossScalerOptions options;
@@ -145,20 +130,6 @@ TEST_P(LossScalerTest, AGraphKeepsTheScaleThatItWasScaledBy) {
   }
 }
 
-/// The loop that LossScaler's documentation shows.
-TEST_P(LossScalerTest, RecoversFromOneOverflow) {
-  LossScaler scaler = make();
-  std::vector<int> skipped;
-  for (int step = 0; step < 25; ++step) {
-    const std::vector<Tensor> grads{at::full({3}, step == 2 ? INFINITY : 1.0, device())};
-    ops::unscale(grads, grads, scaler.inv_scale(), scaler.found_inf());
-    if (scaler.found_inf().item<float>() != 0) skipped.push_back(step);
-    scaler.update();
-  }
-  EXPECT_EQ(skipped, std::vector{2});
-  EXPECT_EQ(scaler.loss_scale(), 32768.0);
-}
-
 TEST_P(LossScalerTest, FoundInfIsANewOneForEachBackward) {
   LossScaler scaler = make();
   scaler.found_inf().fill_(1);
@@ -174,23 +145,15 @@ TEST_P(LossScalerTest, ALoadedStateContinuesLikeTheOldOne) {
   options.rule.growth_interval = 5;
   LossScaler whole = make(options);
   Random random(31);
-  for (int saved_at = 0; saved_at < 20; ++saved_at) {
-    update(whole, random.below(3) == 0);
+  for (int saved = 0; saved < 20; ++saved) {
     LossScaler resumed = make(options);
     resumed.load_state(whole.state());
-    LossScaler copy = make(options);
-    copy.load_state(whole.state());
-    for (int step = 0; step < 15; ++step) {
+    for (int step = 0; step < 16; ++step) {
       const bool overflow = random.below(3) == 0;
-      update(resumed, overflow);
-      update(copy, overflow);
-      ASSERT_EQ(resumed.state().loss_scale, copy.state().loss_scale);
+      for (LossScaler* each : {&whole, &resumed}) update(*each, overflow);
+      ASSERT_EQ(resumed.state().loss_scale, whole.state().loss_scale);
+      ASSERT_EQ(resumed.state().growth_tracker, whole.state().growth_tracker);
     }
-    const ScaleState state = whole.state();
-    LossScaler again = make(options);
-    again.load_state(state);
-    EXPECT_EQ(again.state().loss_scale, state.loss_scale);
-    EXPECT_EQ(again.state().growth_tracker, state.growth_tracker);
   }
 }
 

@@ -38,7 +38,7 @@ struct Snapshot {
       : tensors(clones(training.net->parameters())), scale(training.scaler().state()) {
     for (const Tensor& master : training.optimizer().master_params()) add(master);
     for (const Tensor& buffer : training.net->buffers()) add(buffer);
-    if (!training.sgd.state().empty()) {
+    if (!training.own.state().empty()) {
       for (const Tensor& momentum : training.momenta()) add(momentum);
     }
   }

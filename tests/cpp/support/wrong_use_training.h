@@ -36,14 +36,4 @@ struct Run {
   Amped<Linear> amped;
 };
 
-/// Two layers in training, with an optimizer each.
-struct Two {
-  explicit Two(const Options& options)
-      : amped(initialize(std::make_tuple(first, second), {of_first, of_second}, options)) {}
-
-  Linear first{4, 2}, second{4, 2};
-  SGD of_first{first->parameters(), 0.1}, of_second{second->parameters(), 0.1};
-  AmpedMany<Linear, Linear> amped;
-};
-
 }  // namespace torchamp::wrong_use

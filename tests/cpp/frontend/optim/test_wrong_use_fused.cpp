@@ -2,9 +2,6 @@
 #include <torch/optim/sgd.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/optim/adam.h>
-#include <torchamp/optim/sgd.h>
-
-#include <memory>
 
 #include "tensors.h"
 #include "wrong_use.h"
@@ -39,9 +36,6 @@ void step(Optimizer& optimizer) {
 
 std::vector<WrongUse> of_fused() {
   using optim::FusedAdam;
-  using optim::FusedAdamOptions;
-  using optim::FusedSGD;
-  using optim::StorageOptions;
   return {
       {"states_in_float16",
        [] {
@@ -49,34 +43,14 @@ std::vector<WrongUse> of_fused() {
          step(adam);
        },
        error<c10::ValueError>("expected state_dtype to be float32 or bfloat16, got Half")},
-      {"states_in_float64",
-       [] {
-         FusedAdam adam(params(), 0.1, stored_in(at::kDouble));
-         step(adam);
-       },
-       error<c10::ValueError>("expected state_dtype to be float32 or bfloat16, got Double")},
-      {"a_parameter_twice",
-       [] {
-         const Tensor one = param();
-         FusedAdam({one, one}, 0.1);
-       },
-       error<c10::ValueError>(R"(expected parameters that are in no group yet, got params\[1\])")},
       {"a_parameter_in_two_groups",
        [] {
          const Tensor one = param();
          FusedAdam(std::vector<OptimizerParamGroup>{{{one}}, {{one}}}, 0.1);
        },
        error<c10::ValueError>(R"(expected parameters that are in no group yet, got params\[0\])")},
-      {"a_parameter_that_is_no_leaf", [] { FusedAdam({param() * 2}, 0.1); },
-       error("can't optimize a non-leaf Tensor")},
       {"an_undefined_parameter", [] { FusedAdam({Tensor()}, 0.1); },
        error<c10::TypeError>(R"(^FusedAdam: expected params\[0\] to be a tensor, got none)")},
-      {"no_parameters",
-       [] {
-         FusedAdam adam(std::vector<Tensor>(), 0.1);
-         step(adam);
-       },
-       right()},
       {"an_integer_parameter",
        [] {
          FusedAdam adam({at::ones({2}, at::kLong)}, 0.1);
@@ -84,32 +58,6 @@ std::vector<WrongUse> of_fused() {
          adam.step();
        },
        error<c10::TypeError>("to be float16, bfloat16, float32 or float64, got Long")},
-      {"options_of_libtorchs",
-       [] {
-         std::vector<OptimizerParamGroup> groups;
-         groups.emplace_back(params(), std::make_unique<torch::optim::SGDOptions>(0.1));
-         FusedSGD sgd(groups, 0.1);
-       },
-       error<c10::ValueError>(
-           "^FusedSGD: expected the options of its groups to be FusedSGDOption")},
-      {"a_step_without_grads",
-       [] {
-         const Tensor one = param();
-         FusedAdam({one}, 0.1).step();
-         EXPECT_TRUE(same_bits(one.detach(), tensor_of({1, 2})));
-       },
-       right()},
-      {"a_parameter_cast_between_steps",
-       [] {
-         const Tensor one = param();
-         FusedSGD sgd({one}, 1.0);
-         step(sgd);
-         one.mutable_grad().reset();
-         one.set_data(one.detach().to(at::kHalf));
-         step(sgd);
-         EXPECT_TRUE(same_bits(one.detach(), tensor_of({-1, 0}, at::kHalf)));
-       },
-       right()},
       {"a_parameter_resized_between_steps",
        [] {
          const Tensor one = param();
@@ -139,17 +87,10 @@ std::vector<WrongUse> of_grad_scaler() {
       {"a_backoff_factor_of_0", [] { GradScaler(4, 2, 0); },
        error<c10::ValueError>(
            "^GradScaler: expected backoff_factor to be between 0 and 1, got 0$")},
-      {"a_backoff_factor_of_2", [] { GradScaler().set_backoff_factor(2); },
-       error<c10::ValueError>(
-           "^GradScaler: expected backoff_factor to be between 0 and 1, got 2$")},
       {"a_later_growth_factor_below_1", [] { GradScaler().set_growth_factor(0.5); },
        error<c10::ValueError>("^GradScaler: expected growth_factor to be above 1, got 0.5$")},
       {"an_initial_scale_of_0", [] { GradScaler scaler(0.0); },
        error<c10::ValueError>("expected the initial scale to be positive and finite, got 0$")},
-      {"a_negative_initial_scale", [] { GradScaler scaler(-4.0); },
-       error<c10::ValueError>("expected the initial scale to be positive and finite, got -4$")},
-      {"an_initial_scale_of_nan", [] { GradScaler scaler(kNaN); },
-       error<c10::ValueError>("expected the initial scale to be positive and finite, got nan$")},
       {"step_before_scale",
        [] {
          Scaled run;
@@ -161,18 +102,8 @@ std::vector<WrongUse> of_grad_scaler() {
       {"scale_of_an_integer_tensor", [] { GradScaler().scale(at::ones({}, at::kLong)); },
        error<c10::TypeError>(
            "^GradScaler::scale: expected outputs to be a floating-.*, got .*Long")},
-      {"scale_of_a_list_with_none",
-       [] {
-         GradScaler().scale(std::vector<Tensor>{at::ones({}), Tensor()});
-       },
-       error<c10::TypeError>(
-           "^GradScaler::scale: expected outputs to be a floating-.*, got none$")},
       {"update_to_0", [] { GradScaler().update(0.0); },
        error<c10::ValueError>("to be positive and finite, got 0$")},
-      {"update_to_nan", [] { GradScaler().update(kNaN); },
-       error<c10::ValueError>("to be positive and finite, got nan$")},
-      {"update_to_infinity", [] { GradScaler().update(kInfinity); },
-       error<c10::ValueError>("to be positive and finite, got inf$")},
       {"update_to_no_scale", [] { GradScaler().update(Tensor()); },
        error<c10::ValueError>(
            "^GradScaler::update: expected new_scale to have one element, got no")},
