@@ -376,6 +376,30 @@ def _shielded_device_types() -> list[str]:
     return _C.shielded_device_types()
 
 
+def autocast_around(dtype: torch.dtype, device_type: str) -> str:
+    """What to tell of a torch.autocast of the program around a model cast to `dtype`; empty where
+    there is none, or casts of O1 and O4 alone."""
+    supported = torch._C._autocast_supported_devices()
+    if device_type not in supported or not torch.is_autocast_enabled(device_type):
+        return ""
+    if device_type in _C.shielded_device_types():
+        return ""
+    return (
+        f"forward: expected no torch.autocast around a model that initialize has cast to {dtype}, "
+        f"got one to {torch.get_autocast_dtype(device_type)}, which casts its ops again; leave "
+        "torch.autocast out"
+    )
+
+
+@constant_in_graphs
+def warn_of_autocast(dtype: torch.dtype, device_type: str) -> bool:
+    """Whether it has: once a graph where one is captured."""
+    text = autocast_around(dtype, device_type)
+    if text:
+        warn(text)
+    return bool(text)
+
+
 def lasting_casts(wanted: torch.dtype | None = None) -> set[torch.dtype]:
     """The dtypes, one at most, that O1 and O4 cast to in this thread, once models that only
     reference cycles hold are gone. Leaves those be where it is `wanted`."""

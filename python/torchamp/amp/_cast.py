@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchamp._arguments import did_you_mean, takes, type_of
 from torchamp._load import _C
 from torchamp._shards import is_dtensor
+from torchamp.amp._autocast import autocast_around
 from torchamp.amp._masters import LOW_PRECISION, mastered
 
 #: The name of a module or buffer in the model, or of an argument of its forward; a module's class,
@@ -253,7 +254,8 @@ def explain(
         _add_note(error, _AUTOCAST[kind].format(autocast_type) + _or_kept(running, model))
     elif dtype in LOW_PRECISION:
         notes = {"overflow": _overflow_note, "no kernel": _kernel_note, "mixed": _mismatch_note}
-        _add_note(error, notes[kind](running, model))
+        around = autocast_around(dtype, next(model.parameters()).device.type)
+        _add_note(error, around or notes[kind](running, model))
 
 
 _AUTOCAST = {

@@ -32,7 +32,7 @@ from torchamp._in_graphs import constant_in_graphs
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
-from torchamp.amp._autocast import shield
+from torchamp.amp._autocast import shield, warn_of_autocast
 from torchamp.amp._cast import Float32Parts, explain
 from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, narrow_states
 from torchamp.amp._ranks import DataParallel
@@ -302,6 +302,8 @@ class ModelState:
     kept_inputs: tuple[int | str, ...] = ()
     #: A parameter of input_type, which is float32 while its master is lent.
     cast_param: torch.nn.Parameter | None = None
+    #: Whether a torch.autocast around forward has been told.
+    is_autocast_told: bool = False
 
     @property
     def changes_forward(self) -> bool:
@@ -320,10 +322,22 @@ class ModelState:
         if self.input_type is None:
             outputs = self._run(forward, args, kwargs)
         else:
+            if torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled():
+                self._note_autocast()
             is_lent = self.cast_param is not None and self.cast_param.dtype == torch.float32
             dtype = torch.float32 if is_lent else self.input_type
             outputs = self._run_on_copies(dtype, forward, args, kwargs)
         return self._converted(outputs)
+
+    def _note_autocast(self) -> None:
+        """Warns once of a torch.autocast of the program around a cast model, of a session."""
+        if self.session is None or self.input_type not in LOW_PRECISION:
+            return
+        device_type = self.session.device.type
+        if torch.compiler.is_compiling():
+            warn_of_autocast(self.input_type, device_type)
+        elif not self.is_autocast_told:
+            self.is_autocast_told = warn_of_autocast(self.input_type, device_type)
 
     def _converted(self, outputs: Any) -> Any:
         return outputs if self.output_type is None else convert(outputs, self.output_type)
