@@ -170,6 +170,8 @@ void Backward::finish() {
     for (const auto& state : states_) state->grads().delay(scaling);
     return;
   }
+  had_graphs_ = std::any_of(states_.begin(), states_.end(),
+                            [](const auto& state) { return state->grads().have_graphs(); });
   const End end = end_all(!options_.delay_overflow_check);
   const bool skips = scaler_.dynamic();
   const bool shares = states_.size() > 1 || scaler_.agrees();
@@ -178,6 +180,13 @@ void Backward::finish() {
     if (skips) tell_sharers(*state, end);
     report(*state, end, skips);
   }
+}
+
+const char* Backward::warning() const {
+  if (!had_graphs_) return "";
+  return "scale_loss: expected a backward without create_graph, got one with it, whose graph the "
+         "grads lose as they are unscaled; differentiate what torch.autograd.grad(loss, params, "
+         "create_graph=True) gives of the loss itself, or train at O0 or O4, which keep the graph";
 }
 
 /// Unscales and checks all grads, in one pass unless ranks agree, which updates a dynamic scale:

@@ -49,6 +49,8 @@ class TORCHAMP_API Backward {
   /// Unscales, checks and updates, or delays that. Throws RuntimeError, and cancels, if there are
   /// grads, but not of the scaled loss.
   void finish();
+  /// After finish(), about what the program may not have meant; empty if there is nothing.
+  const char* warning() const;
 
  private:
   /// The fate of the scaled loss, which its hook notes.
@@ -84,6 +86,7 @@ class TORCHAMP_API Backward {
   std::shared_ptr<const ScaleSnapshot> scaled_by_;
   at::Tensor loss_;  ///< scaled; undefined unless a scalar on the device
   bool is_open_ = false;
+  bool had_graphs_ = false;  ///< of its grads, which unscaling drops
 };
 
 }  // namespace torchamp::core

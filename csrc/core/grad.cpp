@@ -56,9 +56,10 @@ void set_grad_dtype(const Tensor& model) {
   auto* const meta = torch::autograd::impl::get_autograd_meta(model);
   if (meta == nullptr) return;
   const bool differs = grad.defined() && grad.scalar_type() != model.scalar_type();
-  const bool differed = std::exchange(meta->allow_grad_dtype_mismatch_, differs);
-  if (differs || !differed) return;
-  // One that was made meanwhile, as by DistributedDataParallel, takes grads of every dtype.
+  const bool is_lent = !c10::isReducedFloatingType(model.scalar_type());
+  if (is_lent && !differs) return;  // its node is to take what it takes outside
+  if (std::exchange(meta->allow_grad_dtype_mismatch_, differs) == differs) return;
+  // One that lives on, as in DistributedDataParallel, is to take the grads that a new one would.
   if (const auto node = torch::autograd::impl::try_get_grad_accumulator(model))
     renew_metadata(model, *node);
 #else

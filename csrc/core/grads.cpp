@@ -113,6 +113,13 @@ bool Grads::are_new() const {
                      [](const auto& param) { return param->grad.is_new(); });
 }
 
+bool Grads::have_graphs() const {
+  return std::any_of(params_.begin(), params_.end(), [](const auto& param) {
+    const Tensor& grad = grad_of(param->model);
+    return grad.defined() && grad.requires_grad();
+  });
+}
+
 bool Grads::are_finished() const {
   return std::any_of(params_.begin(), params_.end(), [](const auto& param) {
     return param->grad.is_left() && param->grad.state() != GradState::kScaled;

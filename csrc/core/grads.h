@@ -40,6 +40,8 @@ class TORCHAMP_API Grads {
   bool are_missing() const;
   /// Whether some are others than torchamp has left, or were written since.
   bool are_new() const;
+  /// Whether some can be differentiated.
+  bool have_graphs() const;
   /// Whether some are of earlier backwards, unscaled, so that a later one may have added to them.
   bool are_finished() const;
   /// Those that a step unscales.

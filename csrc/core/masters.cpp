@@ -46,8 +46,8 @@ void Masters::prepare_release() const {
 void Masters::give_back() {
   for (const auto& param : std::exchange(params_, {})) {
     param->model.mutable_grad().reset();
-    set_data(param->model, param->master.variable_data());
     set_grad_dtype(param->model);
+    set_data(param->model, param->master.variable_data());
   }
 }
 

@@ -259,6 +259,16 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers,
   forget_backwards();
 }
 
+/// Code that begins by data, such as ActNorm's, runs in the first forward.
+const Param* OptimizerState::written_before_first_step() {
+  if (std::exchange(has_stepped_, true) || masters_->adopts_data_writes()) return nullptr;
+  for (const auto& param : params_) {
+    const bool is_seen = !param->has_master() || param->is_borrowed || param->is_model_written();
+    if (!is_seen && !param->is_master_ahead() && !param->is_rounded_master()) return param.get();
+  }
+  return nullptr;
+}
+
 void OptimizerState::warn_once(const std::string& warning) {
   if (warned_.insert(warning).second) warning_ = warning;
 }

@@ -119,6 +119,9 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void keep(const std::vector<int64_t>& kept);
   void end_zeroing(bool all);
   void forget_backwards();
+  /// At the first step, one that was written through `.data` since initialize; else null. Waits for
+  /// the device.
+  const Param* written_before_first_step();
   void warn_once(const std::string& warning);
 
   ParamList params_;
@@ -127,6 +130,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   Grads grads_{params_, overflows_};
   bool is_open_ = false;
   bool had_scaled_loss_ = false;  ///< a backward since it was made
+  bool has_stepped_ = false;      ///< or has begun to
   std::thread::id thread_;        ///< that used it last
   std::string warning_;
   std::unordered_set<std::string> warned_;

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "ops/autograd_meta.h"
@@ -22,6 +23,14 @@ constexpr const char* kUnscaled =
     "got "
     "grads of one outside of it, in which small numbers are lost to 16 bits; run it in scale_loss. "
     "If the program scales losses itself, give initialize a loss_scale of 1";
+
+constexpr const char* kDataWritten =
+    ": expected parameters to hold what initialize has left in them, or what was written in a way "
+    "that PyTorch counts, got one of sizes ";
+
+constexpr const char* kHowToWrite =
+    " that was written through .data, which the step undoes; write it in "
+    "amp.float32_params(model), in C++ amp::Float32Params, or initialize with adopt_data_writes";
 
 }  // namespace
 
@@ -43,6 +52,11 @@ void Step::begin(const char* function) {
     state.warn_once(std::string(function) + kLacksGrads);
   } else if (needs_scale && !state.had_scaled_loss_) {
     state.warn_once(std::string(function) + kUnscaled);
+  }
+  if (const Param* param = state.written_before_first_step()) {
+    std::ostringstream text;
+    text << function << kDataWritten << param->model.sizes() << kHowToWrite;
+    state.warn_once(text.str());
   }
   state.bring_together();
   if (writes_model_) return;

@@ -110,7 +110,9 @@ void scale_loss::cancel() {
 
 void scale_loss::finish() {
   const auto backward = std::exchange(backward_, nullptr);
-  if (backward != nullptr) backward->finish();
+  if (backward == nullptr) return;
+  backward->finish();
+  if (*backward->warning() != '\0') amp_->session().warn_once(backward->warning());
 }
 
 }  // namespace torchamp

@@ -263,8 +263,8 @@ std::vector<std::shared_ptr<OptimizerState>> owners(const py::list& groups) {
 }
 
 /// Makes the 16-bit tensors among the states of parameters with masters float32: those that were
-/// made before initialize, loaded, or put there by the program.
-void widen_states(const py::dict& states) {
+/// made before initialize, loaded, or put there by the program. `but`: names.
+void widen_states(const py::dict& states, const py::set& but) {
   for (const auto& [key, state] : states) {
     if (!is_tensor(key.ptr()) || !PyDict_Check(state.ptr())) continue;
     for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(state)) {
@@ -272,7 +272,7 @@ void widen_states(const py::dict& states) {
       const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
       if (!at::isReducedFloatingType(tensor.scalar_type())) continue;
       const auto param = core::param_of(THPVariable_Unpack(key.ptr()));
-      if (param == nullptr || !param->has_master()) continue;
+      if (param == nullptr || !param->has_master() || but.contains(name)) continue;
       const at::NoGradGuard no_grad;
       py::reinterpret_borrow<py::dict>(state)[name] = py::cast(tensor.to(at::kFloat));
     }
@@ -303,8 +303,8 @@ void bind_masters(py::module_& module) {
            "Gives the model's parameters their masters' memory: they become float32.");
   module.def("owners", &owners, py::arg("param_groups"),
              "The OptimizerStates that step a master of the groups' parameters.");
-  module.def("widen_states", &widen_states, py::arg("state"),
-             "Makes the 16-bit states of parameters with masters float32.");
+  module.def("widen_states", &widen_states, py::arg("state"), py::arg("but"),
+             "Makes the 16-bit states of parameters with masters float32, but for those names.");
 }
 
 void bind_stepped(StateClass& state) {
@@ -438,6 +438,8 @@ void bind_core(py::module_& module) {
       .def(py::init(&make_backward), py::keep_alive<1, 3>(), py::arg("states"), py::arg("scaler"),
            py::arg("loss_id") = 0, py::arg("delay_unscale") = false,
            py::arg("delay_overflow_check") = false)
+      .def_property_readonly("warning", &Backward::warning,
+                             "About what the program may not have meant; \"\" if there is nothing.")
       .def("scale", &Backward::scale, Unlocked(), py::arg("loss"),
            "The loss times the current scale.")
       .def("begin", [](py::object self) { return self; })

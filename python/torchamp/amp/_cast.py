@@ -21,7 +21,7 @@ from torchamp._arguments import did_you_mean, takes, type_of
 from torchamp._load import _C
 from torchamp._shards import is_dtensor
 from torchamp.amp._autocast import autocast_around
-from torchamp.amp._masters import LOW_PRECISION, mastered
+from torchamp.amp._masters import LOW_PRECISION, is_left_alone, mastered
 
 #: The name of a module or buffer in the model, or of an argument of its forward; a module's class,
 #: or a predicate of both name and module.
@@ -54,7 +54,7 @@ class Float32Parts:
     """What a tuple of rules keeps in float32: modules of some models, with all that is in them,
     buffers, and arguments of forward that have the name of neither.
 
-    is_marked: a further rule, which need not match.
+    marks: further rules, which need not match.
 
     Raises ValueError for a name or a class that no model has, and for modules of DTensors.
     """
@@ -63,7 +63,7 @@ class Float32Parts:
         self,
         models: list[torch.nn.Module],
         rules: tuple[Rule, ...] = (),
-        is_marked: Callable[[str, torch.nn.Module], bool] = lambda name, module: False,
+        marks: Iterable[Rule] = (),
     ) -> None:
         #: The outermost modules, whose calls cast.
         self.outermost: list[torch.nn.Module] = []
@@ -71,7 +71,7 @@ class Float32Parts:
         unused = {rule for rule in rules if isinstance(rule, (str, type))}
         for model in models:
             for name, module in model.named_modules():
-                matching = [rule for rule in (*rules, is_marked) if _matches(rule, name, module)]
+                matching = [rule for rule in (*rules, *marks) if _matches(rule, name, module)]
                 unused.difference_update(matching)
                 if matching and module not in self._all:
                     self.outermost.append(module)
@@ -145,6 +145,12 @@ def _matches(rule: Rule, name: str, module: torch.nn.Module) -> bool:
     if isinstance(rule, type):
         return isinstance(module, rule)
     return bool(rule(name, module))
+
+
+def stays_float32(name: str, module: torch.nn.Module) -> bool:
+    """Whether it has a frozen float32 parameter that no cast reaches; a rule for keep_fp32."""
+    own = module.parameters(recurse=False)
+    return any(param.dtype == torch.float32 and is_left_alone(param) for param in own)
 
 
 #: Keeps nothing.
@@ -221,7 +227,8 @@ def _cast_modules(
 def _changes(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether a cast to `dtype` changes it. DTensors stay in float32: fully_shard casts what it
     gathers."""
-    return tensor.is_floating_point() and tensor.dtype != dtype and not is_dtensor(tensor)
+    differs = tensor.is_floating_point() and tensor.dtype != dtype
+    return differs and not is_dtensor(tensor) and not is_left_alone(tensor)
 
 
 def cast_own_tensors(
@@ -249,7 +256,7 @@ def explain(
     kind = _C.dtype_error(str(error))
     if not kind:
         return
-    running = _running(error)
+    running = _running(model, error)
     if autocast_type is not None:
         _add_note(error, _AUTOCAST[kind].format(autocast_type) + _or_kept(running, model))
     elif dtype in LOW_PRECISION:
@@ -353,10 +360,10 @@ def _added(module: torch.nn.Module, dtype: torch.dtype) -> list[tuple[str, torch
     return [] if is_norm else [(name, param) for name, param in own if param.dtype != dtype]
 
 
-def _running(error: Exception) -> list[torch.nn.Module]:
-    """The modules in whose calls `error` was raised, the innermost last."""
+def _running(model: torch.nn.Module, error: Exception) -> list[torch.nn.Module]:
+    """`model` and the modules in it in whose calls `error` was raised, the innermost last."""
     calls = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = (call for call in calls if isinstance(call, torch.nn.Module))
+    modules = (call for call in (model, *calls) if isinstance(call, torch.nn.Module))
     return [module for module, _ in itertools.groupby(modules)]
 
 

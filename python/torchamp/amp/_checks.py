@@ -15,7 +15,7 @@ from torchamp._load import _C
 from torchamp._shards import shard_of
 from torchamp.amp._autocast import lasting_casts
 from torchamp.amp._cast import Float32Parts
-from torchamp.amp._masters import LOW_PRECISION, params_of
+from torchamp.amp._masters import LOW_PRECISION, is_left_alone, params_of
 from torchamp.amp._model import AmpModel
 from torchamp.amp._session import Session, in_training
 from torchamp.amp._settings import Settings
@@ -134,7 +134,8 @@ def _check_tensors(where: str, model: torch.nn.Module) -> None:
                     "lazy one; run a forward first"
                 )
     for name, param in model.named_parameters():
-        _check_memory(f"parameter {name!r} of {where}", param)
+        if not is_left_alone(param):
+            _check_memory(f"parameter {name!r} of {where}", param)
         is_half = param.dtype == torch.float16 and param.requires_grad
         if is_half and not Float16Models.are_allowed:
             raise RuntimeError(

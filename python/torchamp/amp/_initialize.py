@@ -21,6 +21,7 @@ from torchamp.amp._cast import (
     cast_model,
     params_to_cast,
     rules_of,
+    stays_float32,
 )
 from torchamp.amp._masters import (
     LOW_PRECISION,
@@ -212,9 +213,11 @@ def _set_up(
     _checks.check_in_backward(models, settings)
     check_dtensors(models, settings)
     check_flattened(optimizers, bool(groups), settings)
-    kept = Float32Parts(models, rules_of("keep_fp32", settings.options["keep_fp32"]), is_marked)
-    _checks.check_scripted(models, settings, kept)
     dtype = settings.properties.cast_model_type
+    rules = rules_of("keep_fp32", settings.options["keep_fp32"])
+    marks = [is_marked, stays_float32] if dtype in LOW_PRECISION else [is_marked]
+    kept = Float32Parts(models, rules, marks)
+    _checks.check_scripted(models, settings, kept)
     keeps_norms = bool(settings.properties.keep_batchnorm_fp32)
     cast: list[torch.Tensor] = []
     buffers: list[str] = []

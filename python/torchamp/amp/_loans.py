@@ -42,7 +42,7 @@ def lend_to_method(
     def prepare() -> None:
         for state in states:
             state.follow(optimizer, "step")
-        _C.widen_states(optimizer.state)
+            _C.widen_states(optimizer.state, state.narrow_names)
 
     with contextlib.ExitStack() as stack:
         for session in {state.session for state in states if state.session.shards}:

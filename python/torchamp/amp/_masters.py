@@ -16,9 +16,22 @@ from torch.utils.hooks import RemovableHandle
 from torchamp._arguments import expect, listed
 from torchamp._load import _C
 from torchamp._logging import warn
+from torchamp._shards import shard_of
 from torchamp.optimizers import FusedOptimizer
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+def is_left_alone(tensor: torch.Tensor) -> bool:
+    """Whether it is a frozen tensor of a class that keeps its elements elsewhere, as those of
+    quantized bases do. It stays as it is at every level."""
+    may_be = not tensor.requires_grad and tensor.layout is torch.strided and not tensor.is_meta
+    return may_be and not _C.has_memory(shard_of(tensor))
+
+
+def may_be_cast(tensor: torch.Tensor) -> bool:
+    """Whether initialize may have given it its 16 bits."""
+    return tensor.dtype in LOW_PRECISION and not is_left_alone(tensor)
 
 
 def mastered(model_param: torch.Tensor) -> _C.Param | None:
@@ -98,6 +111,16 @@ def narrow_states(
         for _, value in _fitting_states(optimizer, param)
         if value.dtype in LOW_PRECISION
     ]
+
+
+def made_narrow(states: dict[Any, Any]) -> Iterator[str]:
+    """The names of the 16-bit states of parameters with masters. After a step, they are those that
+    the step has made so, of float32 parameters."""
+    for param, state in states.items():
+        if isinstance(state, dict) and isinstance(param, torch.Tensor) and mastered(param):
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION:
+                    yield name
 
 
 def _fitting_states(
@@ -228,7 +251,7 @@ class _Float32Values:
         values = _Given.to(state_dict)
         for name, tensor in _own_tensors(module) if self.module else ():
             given = state_dict.get(prefix + name)
-            if not isinstance(given, torch.Tensor) or given.dtype not in LOW_PRECISION:
+            if not isinstance(given, torch.Tensor) or not may_be_cast(given):
                 continue
             if given is tensor:  # as with keep_vars
                 continue
@@ -241,7 +264,7 @@ class _Float32Values:
         """Called after the module's tensors were copied, which come before its hooks."""
         module = self.module() if self.module is not None else None
         for _, tensor in _own_tensors(module) if module is not None else ():
-            if id(tensor) in memo and tensor.dtype in LOW_PRECISION:
+            if id(tensor) in memo and may_be_cast(tensor):
                 memo[id(tensor)].data = float32_of(tensor, tensor.detach())
         return _Float32Values()
 

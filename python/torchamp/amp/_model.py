@@ -38,12 +38,14 @@ from torchamp.amp._masters import LOW_PRECISION, hook_state_dict, narrow_states
 from torchamp.amp._ranks import DataParallel
 from torchamp.amp._session import Session
 from torchamp.amp._swap_class import (
+    BoundForward,
     PlainState,
     Swapped,
     make_plain,
     plain_state,
     remade,
     swap_class,
+    unbind_forward,
 )
 
 #: Kinds in which the caller sees what forward sets, as in attributes.
@@ -293,8 +295,6 @@ class ModelState:
     output_type: torch.dtype | None
     #: Whether forward runs outside the autocast of other models in this thread.
     shielded: bool
-    #: A forward that was bound to the object before initialize.
-    inner_forward: Callable | None
     session: Session | None
     #: None if there is no session.
     data_parallel: DataParallel | None
@@ -307,7 +307,7 @@ class ModelState:
 
     @property
     def changes_forward(self) -> bool:
-        return bool(self.input_type or self.output_type or self.inner_forward)
+        return bool(self.input_type or self.output_type)
 
     @property
     def is_for_inference(self) -> bool:
@@ -317,6 +317,24 @@ class ModelState:
         """Copies and pickles belong to no session, and only those for inference cast."""
         own = {**self.__dict__, "session": None, "data_parallel": None, "cast_param": None}
         return own if self.is_for_inference else {**own, "input_type": None, "shielded": False}
+
+    def call(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
+        """What the model gives where `forward`, the class's or one that was bound to the object,
+        is called in its place."""
+        wrapper, known = DistributedDataParallel._active_ddp_module, self.data_parallel
+        if known is not None and (wrapper is not None or known.is_unsynced):
+            known.note_forward(wrapper)
+        if self.session is not None and not torch.compiler.is_compiling():
+            self.session.publish_masters()
+        try:
+            return self.run(forward, args, kwargs)
+        except (RuntimeError, ValueError) as error:
+            if self.session is not None and not torch.compiler.is_compiling():
+                properties = self.session.settings.properties
+                for model in self.session.models():
+                    if model._torchamp is self:
+                        explain(error, model, properties.cast_model_type, properties.autocast_type)
+            raise
 
     def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
         if self.input_type is None:
@@ -382,22 +400,14 @@ class AmpModel(Swapped, torch.nn.Module):
     def _torchamp_methods(original: type[torch.nn.Module]) -> dict[str, Any]:
         @functools.wraps(original.forward)
         def forward(self: AmpModel, *args: Any, **kwargs: Any) -> Any:
-            state = self._torchamp
-            wrapper, known = DistributedDataParallel._active_ddp_module, state.data_parallel
-            if known is not None and (wrapper is not None or known.is_unsynced):
-                known.note_forward(wrapper)
-            if state.session is not None and not torch.compiler.is_compiling():
-                state.session.publish_masters()
-            inner = state.inner_forward or functools.partial(original.forward, self)
-            try:
-                return state.run(inner, args, kwargs)
-            except (RuntimeError, ValueError) as error:
-                if state.session is not None and not torch.compiler.is_compiling():
-                    properties = state.session.settings.properties
-                    explain(error, self, properties.cast_model_type, properties.autocast_type)
-                raise
+            return self._torchamp.call(functools.partial(original.forward, self), args, kwargs)
 
         return {"forward": forward}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As the original. What is bound as `forward` is called as the class's is."""
+        is_bound = name == "forward" and not isinstance(value, BoundForward)
+        super().__setattr__(name, BoundForward(value, self._torchamp) if is_bound else value)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, also for grads that an open scale_loss has set aside."""
@@ -493,19 +503,14 @@ def adopt(
     """Makes `model` an AmpModel of that state, whatever it was before."""
     data_parallel = None if session is None else session.add_model(model)
     earlier = model.__dict__.get("_torchamp")
-    inner_forward = model.__dict__.pop("forward", earlier and earlier.inner_forward)
     cast = input_type if input_type in LOW_PRECISION else None
     cast_param = next((param for param in model.parameters() if param.dtype == cast), None)
-    model.__dict__["_torchamp"] = ModelState(
-        input_type,
-        output_type,
-        shielded,
-        inner_forward,
-        session,
-        data_parallel,
-        kept_inputs,
-        cast_param,
+    model.__dict__["_torchamp"] = state = ModelState(
+        input_type, output_type, shielded, session, data_parallel, kept_inputs, cast_param
     )
+    if "forward" in vars(model):
+        unbind_forward(model)
+        model.__dict__["forward"] = BoundForward(model.__dict__["forward"], state)
     if earlier and earlier.session:
         earlier.session.close_if_left()
     if not isinstance(model, AmpModel):

@@ -21,6 +21,7 @@ from torchamp.amp._masters import (
     fit_states,
     is_scalar_state,
     keeps_wide_sums,
+    made_narrow,
     mastered,
     params_of,
 )
@@ -96,6 +97,8 @@ def _outside_of_step(states: list[OptimizerSession], closure: Callable, *args: A
     for step in steps:
         step.pause()
     result = closure(*args)
+    for state in states:  # the step writes parameters after it
+        state.unseen_steps.forget()
     for step in steps:
         step.resume()
     return result
@@ -129,13 +132,18 @@ def _lent(
     """`call()` where `optimizer` finds masters in its parameters, unless it writes the model."""
     state, *others = states
     state.follow(optimizer, "step")
-    if not isinstance(optimizer, FusedOptimizer):
-        _C.widen_states(optimizer.state)
+    made = {} if isinstance(optimizer, FusedOptimizer) else optimizer.state
+    _C.widen_states(made, state.narrow_names)
+    known = len(made)
     lent = _C.Step(state.core, state.session.scalers, writes_model)
     state.note_step(lent)
     with state.session.shards.mirrored(), lent:
         state.session.shards.publish()
-        return _lent(optimizer, others, call, writes_model=writes_model) if others else call()
+        lend = functools.partial(_lent, optimizer, others, call, writes_model=writes_model)
+        result = lend() if others else call()
+    if len(made) != known:
+        state.narrow_names.update(made_narrow(made))
+    return result
 
 
 def _step_unless_overflowed(

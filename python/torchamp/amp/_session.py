@@ -300,6 +300,8 @@ class OptimizerSession:
         self.unseen_steps = UnseenSteps()
         #: The state dict that is being loaded.
         self.loaded: dict[str, Any] | None = None
+        #: Names of states that the optimizer's own steps make in 16 bits.
+        self.narrow_names: set[str] = set()
         #: Called before each step.
         self.observers: list[Callable[[], None]] = []
         session.states.append(self.core)
@@ -489,6 +491,8 @@ class ScaledLoss(_C.Backward):
         for error in others:
             explain_backward(error)
         super().__exit__(kind, *others)
+        if self.warning:
+            warn(self.warning)
         for state in self._states if kind is None else ():
             if state.core.has_masters or self._session.scalers.are_dynamic:
                 state.unseen_steps.note_backward(state.core.model_params)

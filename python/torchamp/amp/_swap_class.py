@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
-from torchamp.amp._masters import LOW_PRECISION, float32_of, unhook_state_dict
+from torchamp.amp._masters import float32_of, may_be_cast, unhook_state_dict
 
 
 class SwappedType(type):
@@ -78,6 +78,26 @@ class Swapped:
 
     def __init_subclass__(cls) -> None:
         """Hides the subclass from the user's own __init_subclass__, which may keep a register."""
+
+
+class BoundForward:
+    """What a program has bound to a model as `forward`, called as the class's is."""
+
+    __wrapped__: Callable
+
+    def __init__(self, forward: Callable, state: Any) -> None:
+        functools.update_wrapper(self, forward)
+        self._state = state
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._state.call(self.__wrapped__, args, kwargs)
+
+
+def unbind_forward(model: torch.nn.Module) -> None:
+    """Makes a BoundForward of `model` what the program has bound."""
+    forward = vars(model).get("forward")
+    if isinstance(forward, BoundForward):
+        vars(model)["forward"] = forward.__wrapped__
 
 
 _subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
@@ -159,7 +179,7 @@ def _values(
     tensors: Iterable[torch.Tensor], cast_to: torch.dtype | None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for tensor in tensors:
-        if tensor.dtype == cast_to and cast_to in LOW_PRECISION:
+        if tensor.dtype == cast_to and may_be_cast(tensor):
             yield tensor, float32_of(tensor, tensor.detach())
 
 
@@ -172,10 +192,9 @@ def make_plain(model: torch.nn.Module) -> None:
 def restore(models: Iterable[Any]) -> None:
     """Gives each its class and its forward back."""
     for model in list(models):
-        state = vars(model).pop("_torchamp", None)
+        vars(model).pop("_torchamp", None)
         restore_class(model)
-        if state is not None and state.inner_forward is not None:
-            vars(model)["forward"] = state.inner_forward
+        unbind_forward(model)
         for module in model.modules():
             if isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()

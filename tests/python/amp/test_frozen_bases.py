@@ -8,6 +8,7 @@ import pytest
 import torch
 from nets import LEVELS, MASTER_LEVELS, batch, initialized, loss_of, sgd, train_step
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from torchamp import amp
 
@@ -157,3 +158,54 @@ def test_complex_parameters_train_where_nothing_is_unscaled(level):
     model, optimizer = initialized(level, Spectral(phases()))
     train_step(model, optimizer)
     assert not torch.equal(model.weight, phases())
+
+
+class Quantized(torch.Tensor):
+    """8 bits and a scale, of the dtype that it widens to."""
+
+    @staticmethod
+    def __new__(cls, bits, scale, dtype):
+        return torch.Tensor._make_wrapper_subclass(cls, bits.shape, dtype=dtype)
+
+    def __init__(self, bits, scale, dtype):
+        self.bits, self.scale = bits, scale
+
+    def widened(self):
+        return (self.bits.float() * self.scale).to(self.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            return cls(args[0].bits, args[0].scale, args[0].dtype)
+        args, kwargs = tree_map_only(Quantized, Quantized.widened, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class QuantizedBase(nn.Module):
+    """QLoRA's: a base of 8 bits that is frozen, and adapters."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.base = nn.Linear(4, 3, bias=False)
+        self.down, self.up = nn.Linear(4, 2, bias=False), nn.Linear(2, 3, bias=False)
+        weight = self.base.weight.detach()
+        scale = weight.abs().max() / 127
+        quantized = Quantized((weight / scale).round().to(torch.int8), scale, dtype)
+        self.base.weight = nn.Parameter(quantized, requires_grad=False)
+
+    def forward(self, x):
+        return self.base(x.to(self.base.weight.dtype)) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_quantized_bases_stay_as_they_are(level):
+    for dtype in {torch.float32, LOW.get(level, torch.float32)}:
+        model = QuantizedBase(dtype)
+        model, optimizer = initialized(level, model, trainable)
+        own, before = model.base.weight, model.down.weight.detach().clone()
+        train_step(model, optimizer)
+        assert model.base.weight is own and type(own.data) is Quantized and own.dtype == dtype
+        assert not torch.equal(model.down.weight, before)
+        assert type(model.state_dict()["base.weight"]) is Quantized
+        amp.release(model)
+        assert model.base.weight is own and own.dtype == dtype

@@ -134,6 +134,22 @@ def test_nothing_else_is_told(level, between):
     assert told(model, optimizer, between) == []
 
 
+@pytest.mark.parametrize("level", ["O2", "O5"])
+def test_steps_by_closures_that_are_called_often_are_seen(level):
+    lbfgs = lambda m: torch.optim.LBFGS(m.parameters(), lr=0.1, max_iter=4)  # noqa: E731
+    model, optimizer = initialized(level, Net(), lbfgs, loss_scale=64.0)
+
+    def closure():
+        optimizer.zero_grad()
+        backward(model, optimizer)
+        return loss_of(model)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            optimizer.step(closure)
+
+
 def test_a_step_between_begins_the_count_again():
     model, optimizer = initialized("O2", Net(), sgd)
     assert told(model, optimizer, by_hand, iterations=1) == []

@@ -61,7 +61,7 @@ def test_a_parameter_with_a_master_has_one_optimizer(level):
     assert all(param.dtype == F32 for param in model.parameters())
     for optimizer in made:  # in phases, as it says
         amp.initialize(model, optimizer, opt_level=level, verbosity=0)
-        before = model.state_dict()["2.weight"]
+        before = model.state_dict()["2.weight"].clone()
         train_step(model, optimizer)
         assert not torch.equal(model.state_dict()["2.weight"], before)
         amp.release(model)
@@ -99,3 +99,34 @@ def test_without_masters_several_may_step_it_one_a_scale_loss(level):
         "with two groups, or give a scale_loss only the optimizer that steps next"
     )
     amp.release(model)
+
+
+class BFloat16Momentum(torch.optim.Optimizer):
+    """Keeps its momentum in bfloat16, as timm's AdafactorBigVision may."""
+
+    def __init__(self, params, lr=0.125):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for param in self.param_groups[0]["params"]:
+            state = self.state[param]
+            if not state:
+                state["momentum"] = torch.zeros_like(param, dtype=BF16)
+                state["sum"] = torch.zeros_like(param)
+            state["momentum"].lerp_(param.grad.to(BF16), 0.5)
+            param.add_(state["momentum"], alpha=-self.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("level", MASTER_LEVELS)
+def test_states_that_a_step_makes_in_16_bits_stay_so(level):
+    model = linear_net()
+    optimizer = BFloat16Momentum(model.parameters())
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    for _ in range(3):
+        train_step(model, optimizer)
+        assert {state["momentum"].dtype for state in optimizer.state.values()} == {BF16}
+    for state in optimizer.state.values():  # the program's
+        state["sum"] = state["sum"].to(BF16)
+    train_step(model, optimizer)
+    assert {state["sum"].dtype for state in optimizer.state.values()} == {F32}
