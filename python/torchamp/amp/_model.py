@@ -406,8 +406,9 @@ class AmpModel(Swapped, torch.nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """As the original. What is bound as `forward` is called as the class's is."""
-        is_bound = name == "forward" and not isinstance(value, BoundForward)
-        super().__setattr__(name, BoundForward(value, self._torchamp) if is_bound else value)
+        if name == "forward" and not isinstance(value, BoundForward):
+            value = BoundForward(value, self._torchamp)
+        super().__setattr__(name, value)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the original, also for grads that an open scale_loss has set aside."""

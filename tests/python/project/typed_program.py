@@ -60,7 +60,7 @@ def main() -> None:
     x = torch.randn(3, 4)
     fit = amp.preflight(Net(), x, lambda output: output.pow(2).mean())
     level: str = fit.recommended
-    verdict: amp.Verdict = fit.verdict(level)
+    verdict: amp.Verdict = fit.verdict("O5")
     net = Net()
     adam = optimizers.FusedAdamW(net.parameters(), lr=1e-3, state_dtype=torch.bfloat16)
     both = amp.initialize(net, adam, opt_level="O5", keep_fp32="head", verbosity=0)

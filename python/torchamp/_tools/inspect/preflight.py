@@ -103,7 +103,7 @@ class Preflight:
 
     @property
     def recommended(self) -> str:
-        """A level that fits: the first choice of those that are faster than float32, or were not
+        """A level that fits. The first choice of those that are faster than float32, or were not
         timed, else the smallest of those that are smaller and not slower, else "O0"."""
         plain = self.milliseconds or 0.0
         not_slower = [v for v in self._smaller() if _LESS * (v.milliseconds or 0.0) <= plain]
