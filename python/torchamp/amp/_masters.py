@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 import torch
-from torch._subclasses import meta_utils
+from torch._subclasses import FakeTensor, meta_utils
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._arguments import expect, listed
@@ -25,7 +25,9 @@ LOW_PRECISION = (torch.float16, torch.bfloat16)
 def is_left_alone(tensor: torch.Tensor) -> bool:
     """Whether it is a frozen tensor of a class that keeps its elements elsewhere, as those of
     quantized bases do. It stays as it is at every level."""
-    may_be = not tensor.requires_grad and tensor.layout is torch.strided and not tensor.is_meta
+    dispatch = type(tensor).__torch_dispatch__
+    has_own = dispatch is not torch.Tensor.__torch_dispatch__ and not isinstance(tensor, FakeTensor)
+    may_be = has_own and not tensor.requires_grad and tensor.layout is torch.strided
     return may_be and not _C.has_memory(shard_of(tensor))
 
 

@@ -24,11 +24,13 @@ OF_SHARDS = {
         *("initialize O0", "initialize O1"),
     )
 }
+#: A frozen parameter of a class that keeps its elements elsewhere stays as it is.
+LEFT_ALONE = {(f"initialize {level}", "wrapper") for level in ("O0", "O1", "O2")}
 CASES = [
     (function, kind)
     for function in tensor_kinds.FUNCTIONS
     for kind in tensor_kinds.KINDS
-    if (function, kind) not in ON_META | OF_SHARDS
+    if (function, kind) not in ON_META | OF_SHARDS | LEFT_ALONE
 ]
 
 
