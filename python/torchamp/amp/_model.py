@@ -280,6 +280,27 @@ def _write_tensor(given: torch.Tensor, made: torch.Tensor, name_of: Callable[[An
         )
 
 
+def _tell_rounded(
+    copies: list[Copy], dtype: torch.dtype, name_of: Callable[[torch.Tensor], str]
+) -> None:
+    """Warns of an argument whose numbers a cast to 16 bits moves by more than a half, as it does
+    boxes, times and positions; not of masks, which have one number beside 0. Waits for the
+    device."""
+    for given, made, _ in copies:
+        if type(given) is not torch.Tensor or not _C.has_memory(given):
+            continue
+        wide = given.detach()
+        moved = (wide - made.detach().to(wide.dtype)).abs()
+        numbers = wide[(wide != 0) & moved.isfinite()]
+        if bool((moved > 0.5).any()) and bool((numbers != numbers[:1]).any()):
+            return warn(
+                f"forward: expected arguments whose numbers {dtype} holds, got "
+                f"{name_of(given)!r}, some of which it moves by "
+                f"{float(moved[moved.isfinite()].max()):.3g}; where they have to be exact, as "
+                f"boxes, times and positions, initialize with keep_fp32={name_of(given)!r}"
+            )
+
+
 def _merged(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     """What was not written stays unrounded, unless grads flow back through `made`."""
     if made.requires_grad:
@@ -304,6 +325,8 @@ class ModelState:
     cast_param: torch.nn.Parameter | None = None
     #: Whether a torch.autocast around forward has been told.
     is_autocast_told: bool = False
+    #: Whether a forward that trains has looked at what the cast of its arguments loses.
+    has_looked: bool = False
 
     @property
     def changes_forward(self) -> bool:
@@ -367,13 +390,15 @@ class ModelState:
         copies: list[Copy] | None = None if torch.compiler.is_compiling() else []
         made = Conversion(dtype, copies)
         kept = dict.fromkeys(self.kept_inputs, Conversion(torch.float32, copies))
-        outputs = self._run(
-            forward,
-            tuple([kept.get(i, made).convert(arg)[0] for i, arg in enumerate(args)]),
-            {name: kept.get(name, made).convert(arg)[0] for name, arg in kwargs.items()},
-        )
+        cast_args = tuple([kept.get(i, made).convert(arg)[0] for i, arg in enumerate(args)])
+        cast_kwargs = {name: kept.get(name, made).convert(arg)[0] for name, arg in kwargs.items()}
+        name_of = functools.partial(_name_of_argument, dtype, forward, args, kwargs)
+        if copies and not self.has_looked and self.session is not None and torch.is_grad_enabled():
+            self.has_looked = True
+            main = args[0] if args else None
+            _tell_rounded([copy for copy in copies if copy[0] is not main], dtype, name_of)
+        outputs = self._run(forward, cast_args, cast_kwargs)
         if copies:
-            name_of = functools.partial(_name_of_argument, dtype, forward, args, kwargs)
             _write_back(copies, self._converted, name_of)
         return outputs
 
