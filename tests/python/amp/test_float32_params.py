@@ -245,3 +245,19 @@ def test_models_that_it_does_not_know_are_refused():
         assert str(raised.value) == message
     with pytest.raises(TypeError, match="^float32_params: expected models"):
         amp.float32_params(3)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_float32_grads_are_assigned_within_it(level):
+    """As worker grads and gradient surgery are."""
+    model, optimizer = initialized(level, Net(), lambda m: torch.optim.SGD(m.parameters(), 0.5))
+    for _ in range(2):
+        before = model.state_dict()["last.bias"].clone()
+        with amp.float32_params(model):
+            for param in model.parameters():
+                param.grad = torch.full(param.shape, 0.25)
+        optimizer.step()
+        optimizer.zero_grad()
+        moved = before - model.state_dict()["last.bias"]
+        assert torch.allclose(moved, torch.tensor(0.125), atol=1e-3)
+        train_step(model, optimizer)

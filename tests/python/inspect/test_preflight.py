@@ -632,3 +632,23 @@ def test_ranges_of_special_numbers():
     )
     assert (found.zeros, found.infs, found.nans, found.nonzero) == (2, 2, 1, 3)
     assert found.exponents == {1: 1, -2: 1, -149: 1} and found.max_abs == 3.0
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "error", "got"),
+    [
+        (
+            None,
+            ValueError,
+            "one of sizes [16, 3] with one; pass loss_fn, which makes the loss of "
+            "what the model returns",
+        ),
+        (lambda y: y, ValueError, "one of sizes [16, 3] with one"),
+        (lambda y: 3, TypeError, "an int"),
+    ],
+)
+def test_what_is_no_loss_is_refused(loss_fn, error, got):
+    with pytest.raises(error) as raised:
+        amp.preflight(Net(), batch()[0], loss_fn)
+    expected = "preflight: expected a loss of one element with a grad_fn, got "
+    assert str(raised.value) == expected + got

@@ -140,11 +140,13 @@ def _is(buffer: torch.Tensor, before: torch.Tensor | None) -> bool:
 
 def _loss_of(outputs: Any, loss_fn: LossFunction | None) -> torch.Tensor:
     loss = getattr(outputs, "loss", outputs) if loss_fn is None else loss_fn(outputs)
+    remedy = "" if loss_fn else "; pass loss_fn, which makes the loss of what the model returns"
     if not isinstance(loss, torch.Tensor):
-        raise TypeError(f"{_EXPECTED_LOSS}, got {type_of(loss)}")
+        raise TypeError(f"{_EXPECTED_LOSS}, got {type_of(loss)}{remedy}")
     if loss.numel() != 1 or not loss.requires_grad:
         grad = "with" if loss.requires_grad else "without"
-        raise ValueError(f"{_EXPECTED_LOSS}, got one of sizes {list(loss.shape)} {grad} one")
+        got = f"one of sizes {list(loss.shape)} {grad} one"
+        raise ValueError(f"{_EXPECTED_LOSS}, got {got}{remedy}")
     return loss
 
 
