@@ -53,6 +53,14 @@ def test_it_is_what_release_makes_of_the_model(level, kept, how):
     assert torch.equal(other(batch()[0]), model(batch()[0]))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_pickle_of_a_copy_is_read_without_torchamp(level):
+    model, optimizer = make(level, "last")
+    model.state_dict()
+    for other in (copy.deepcopy(model), copy.deepcopy((model, optimizer))):
+        assert b"torchamp" not in pickle.dumps(other)
+
+
 def initialize_again(model: nn.Module, level: str) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model, optimizer = initialized(level, model)
