@@ -13,7 +13,6 @@ import torch
 from torchamp._arguments import listed, module_of, type_of
 from torchamp._load import _C
 from torchamp.amp import _checkpoint
-from torchamp.amp._checks import check_float32
 from torchamp.amp._initialize import check_enabled, prepare
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import check_optimizer, listed_optimizers, params_of
@@ -231,7 +230,8 @@ def _scale_loss(
     session.check_trains("scale_loss")
     states = states_of(optimizers, "scale_loss", session)
     session.check_order()
-    check_float32(session, optimizers)
+    for state in states:
+        state.check_float32()
     kind = DTensorLoss if session.shards else ScaledLoss
     return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 

@@ -1,10 +1,7 @@
-"""What initialize demands of models and optimizers, before it changes anything; and whether they
-are still as it left them."""
+"""What initialize demands of models and optimizers, before it changes anything."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +14,7 @@ from torchamp.amp._autocast import lasting_casts
 from torchamp.amp._cast import Float32Parts
 from torchamp.amp._masters import LOW_PRECISION, is_left_alone, params_of
 from torchamp.amp._model import AmpModel
-from torchamp.amp._session import Session, in_training
+from torchamp.amp._session import in_training
 from torchamp.amp._settings import Settings
 
 
@@ -220,32 +217,3 @@ def check_casts(settings: Settings) -> None:
             f"earlier initialize that casts to {others.pop()}; end them by amp.release(model), "
             "also of a model that only a notebook's Out holds, or use another thread"
         )
-
-
-#: By optimizer, the first parameter that it trains, where initialize left that in float32.
-_in_float32: weakref.WeakKeyDictionary[torch.optim.Optimizer, Callable[[], torch.Tensor | None]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def note_float32(optimizers: list[torch.optim.Optimizer]) -> None:
-    """Before check_float32, where initialize is done."""
-    for optimizer in optimizers:
-        _in_float32.pop(optimizer, None)
-        first = next((param for param in params_of([optimizer]) if param.requires_grad), None)
-        if first is not None and first.dtype == torch.float32:
-            _in_float32[optimizer] = weakref.ref(first)
-
-
-def check_float32(session: Session, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Raises RuntimeError where the program has cast a model that trained in float32, which it does
-    in 16 bits and without masters from then on. Whole models are meant: one parameter is asked."""
-    for optimizer in optimizers:
-        known = _in_float32.get(optimizer)
-        param = None if known is None else known()
-        if param is not None and param.dtype in LOW_PRECISION:
-            raise RuntimeError(
-                f"scale_loss: expected parameter {session.name_of(param)} to be in float32 as "
-                f"initialize left it, got {param.dtype}; remove the call that casts the model, as "
-                "model.bfloat16(), or take O2 or O5, which cast it"
-            )

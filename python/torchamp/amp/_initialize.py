@@ -254,7 +254,6 @@ def _set_up(
         for optimizer in optimizers:
             adopt_optimizer(optimizer, session, masters)
         session.agree_over(groups)
-        _checks.note_float32(optimizers)
     except BaseException as error:
         session.end()
         snapshot.restore()

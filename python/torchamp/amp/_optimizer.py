@@ -234,6 +234,7 @@ def adopt_optimizer(
     for param in params:
         state.core.add("initialize", shard_of(param), masters.get(param))
     fit_states(optimizer, params)
+    state.note_float32(params)
     vars(optimizer)["_torchamp"] = state
     gates.install_unhooked()
     for each in (optimizer, *inner_of(optimizer)):

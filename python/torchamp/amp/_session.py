@@ -20,7 +20,7 @@ from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
 from torchamp.amp._cast import explain_backward, explain_change
 from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import check_optimizer, params_of
+from torchamp.amp._masters import LOW_PRECISION, check_optimizer, params_of
 from torchamp.amp._nonfinite import FirstNonfinite
 from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
 from torchamp.amp._settings import Settings
@@ -298,6 +298,8 @@ class OptimizerSession:
         self._last_step: Callable[[], _C.Step | None] | None = None
         self._last_loan: Callable[[], _C.Loan | None] | None = None
         self.unseen_steps = UnseenSteps()
+        #: The first parameter that it trains, where initialize left that in float32.
+        self._float32_param: Callable[[], torch.Tensor | None] = lambda: None
         #: The state dict that is being loaded.
         self.loaded: dict[str, Any] | None = None
         #: Names of states that the optimizer's own steps make in 16 bits.
@@ -330,6 +332,24 @@ class OptimizerSession:
         self.core.follow(function, shards)
         if self.core.warning:
             warn(self.core.warning)
+
+    def note_float32(self, params: Sequence[torch.Tensor]) -> None:
+        """Before check_float32(), of what the optimizer steps."""
+        first = next((param for param in params if param.requires_grad), None)
+        if first is not None and first.dtype == torch.float32:
+            self._float32_param = weakref.ref(first)
+
+    def check_float32(self) -> None:
+        """Raises RuntimeError where the program has cast a model that trained in float32, which it
+        does in 16 bits and without masters from then on. Whole models are meant: one parameter is
+        asked."""
+        param = self._float32_param()
+        if param is not None and param.dtype in LOW_PRECISION:
+            raise RuntimeError(
+                f"scale_loss: expected parameter {self.session.name_of(param)} to be in float32 as "
+                f"initialize left it, got {param.dtype}; remove the call that casts the model, as "
+                "model.bfloat16(), or take O2 or O5, which cast it"
+            )
 
     @property
     def open_step(self) -> _C.Step | None:
