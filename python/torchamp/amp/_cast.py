@@ -247,12 +247,13 @@ def cast_own_tensors(
 def explain(
     error: Exception,
     model: torch.nn.Module,
+    device: torch.device,
     dtype: torch.dtype | None,
     autocast_type: torch.dtype | None = None,
 ) -> None:
     """Adds a note with the likely cause and a remedy to an error about dtypes that the forward of
-    `model` has raised, if it is cast to `dtype`, or its ops to `autocast_type`, of 16 bits. Python
-    has notes since 3.11."""
+    `model`, on `device`, has raised, if it is cast to `dtype`, or its ops to `autocast_type`, of 16
+    bits. Python has notes since 3.11."""
     kind = _C.dtype_error(str(error))
     if not kind:
         return
@@ -261,7 +262,7 @@ def explain(
         _add_note(error, _AUTOCAST[kind].format(autocast_type) + _or_kept(running, model))
     elif dtype in LOW_PRECISION:
         notes = {"overflow": _overflow_note, "no kernel": _kernel_note, "mixed": _mismatch_note}
-        around = autocast_around(dtype, next(model.parameters()).device.type)
+        around = autocast_around(dtype, device.type)
         _add_note(error, around or notes[kind](running, model))
 
 

@@ -353,11 +353,15 @@ class ModelState:
             return self.run(forward, args, kwargs)
         except (RuntimeError, ValueError) as error:
             if self.session is not None and not torch.compiler.is_compiling():
-                properties = self.session.settings.properties
-                for model in self.session.models():
-                    if model._torchamp is self:
-                        explain(error, model, properties.cast_model_type, properties.autocast_type)
+                self._explain(error, self.session)
             raise
+
+    def _explain(self, error: Exception, session: Session) -> None:
+        properties = session.settings.properties
+        dtypes = properties.cast_model_type, properties.autocast_type
+        for model in session.models():
+            if model._torchamp is self:
+                explain(error, model, session.device, *dtypes)
 
     def run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
         if self.input_type is None:
@@ -392,14 +396,15 @@ class ModelState:
         kept = dict.fromkeys(self.kept_inputs, Conversion(torch.float32, copies))
         cast_args = tuple([kept.get(i, made).convert(arg)[0] for i, arg in enumerate(args)])
         cast_kwargs = {name: kept.get(name, made).convert(arg)[0] for name, arg in kwargs.items()}
+        if not copies:
+            return self._run(forward, cast_args, cast_kwargs)
         name_of = functools.partial(_name_of_argument, dtype, forward, args, kwargs)
-        if copies and not self.has_looked and self.session is not None and torch.is_grad_enabled():
+        if not self.has_looked and self.session is not None and torch.is_grad_enabled():
             self.has_looked = True
             main = args[0] if args else None
             _tell_rounded([copy for copy in copies if copy[0] is not main], dtype, name_of)
         outputs = self._run(forward, cast_args, cast_kwargs)
-        if copies:
-            _write_back(copies, self._converted, name_of)
+        _write_back(copies, self._converted, name_of)
         return outputs
 
     def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:

@@ -363,3 +363,18 @@ def test_losses_whose_backward_takes_one_dtype(level):
         "target.to(output.dtype)"
     ]
     scaled_backward(DTYPES[level])
+
+
+def test_a_model_without_parameters_has_its_note_too():
+    class Products(nn.Module):
+        def forward(self, x):
+            return x @ torch.ones(4, 4)
+
+    model = amp.initialize(Products(), opt_level="O2", verbosity=0)
+    with pytest.raises(RuntimeError) as caught:
+        model(torch.ones(2, 4))
+    assert caught.value.__notes__ == [
+        "torchamp: the model (Products) has got a tensor that is not in torch.float16; make "
+        "tensors in forward in the dtype of an input x, as torch.zeros(3, dtype=x.dtype, "
+        "device=x.device)"
+    ]
