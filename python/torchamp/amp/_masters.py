@@ -259,7 +259,7 @@ class _Float32Values:
                 continue
             wide = values.get(id(tensor))
             if wide is None:
-                wide = values[id(tensor)] = _entry_of(tensor, given)
+                wide = values[id(tensor)] = float32_of(tensor, given, may_alias=True)
             state_dict[prefix + name] = wide
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Float32Values:
@@ -274,23 +274,17 @@ class _Float32Values:
         return _Float32Values, ()
 
 
-def _entry_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """As float32_of, but the master itself where it can be: what is written to it counts."""
-    param = mastered(tensor)
-    if param is None:
-        return given.float()
-    param.publish_master()
-    return param.entry()
-
-
-def float32_of(tensor: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+def float32_of(
+    tensor: torch.Tensor, given: torch.Tensor, *, may_alias: bool = False
+) -> torch.Tensor:
     """The master where the model still holds it, rounded. Something else may have been swapped in,
-    bypassing the version counter, by code that averages or clamps weights."""
+    bypassing the version counter, by code that averages or clamps weights. may_alias: the master
+    itself, where the model holds all of it, so that what is written to it counts."""
     param = mastered(tensor)
     if param is None:
         return given.float()
     param.publish_master()
-    return param.value()
+    return param.entry() if may_alias else param.value()
 
 
 def _load_masters(

@@ -9,7 +9,7 @@ import torch
 
 from torchamp._arguments import listed, type_of, uncompiled
 from torchamp._load import _C
-from torchamp.amp._masters import LOW_PRECISION, fit_states, mastered, may_be_cast
+from torchamp.amp._masters import fit_states, mastered, may_be_cast
 from torchamp.amp._model import AmpModel
 from torchamp.amp._optimizer import gates, inner_of
 from torchamp.amp._session import Session
@@ -117,7 +117,7 @@ def cast_without_master(session: Session) -> list[torch.Tensor]:
     return [
         tensor
         for model in session.models()
-        if model._torchamp.session is session and dtype in LOW_PRECISION
+        if model._torchamp.session is session
         for tensor in (*model.parameters(), *model.buffers())
         if tensor.dtype == dtype and may_be_cast(tensor) and mastered(tensor) is None
     ]

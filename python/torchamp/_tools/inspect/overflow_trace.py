@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchamp._arguments import module_of
 from torchamp._tools.inspect.trial import named
-from torchamp._tools.inspect.watch import Op, Watch, is_finite
+from torchamp._tools.inspect.watch import Op, Watch, floating, is_finite
 
 _MAX_NAMES = 3
 
@@ -100,7 +100,7 @@ class OverflowTrace:
         if self._first is not None or not op.computes:
             return
         bad = [t for t in op.outputs if t.is_floating_point() and not is_finite(t)]
-        if not bad or op.writes_infinity or not all(map(is_finite, _floating(op.inputs))):
+        if not bad or op.writes_infinity or not all(map(is_finite, floating(op.inputs))):
             return
         self._first = OverflowOrigin(
             max(self._iteration, 0),
@@ -109,7 +109,7 @@ class OverflowTrace:
             op.is_backward,
             bad[0].dtype,
             bool(bad[0].isnan().any()),
-            max((_magnitude(t) for t in _floating(op.inputs)), default=0.0),
+            max((_magnitude(t) for t in floating(op.inputs)), default=0.0),
             self.loss_scales[-1] if self.loss_scales else None,
         )
 
@@ -121,10 +121,6 @@ class OverflowTrace:
             self.origins.append(self._first)
         if name not in self._first.params:
             self._first.params.append(name)
-
-
-def _floating(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [tensor for tensor in tensors if tensor.is_floating_point()]
 
 
 def _magnitude(tensor: torch.Tensor) -> float:

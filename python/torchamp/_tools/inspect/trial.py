@@ -34,7 +34,7 @@ from torchamp._tools.inspect.ranges import (
 )
 from torchamp._tools.inspect.report import report
 from torchamp._tools.inspect.rounding import Rounding, written_buffers
-from torchamp._tools.inspect.watch import Op, is_finite
+from torchamp._tools.inspect.watch import Op, floating, is_finite
 from torchamp.amp._amp import Amp
 from torchamp.amp._settings import DESCRIPTIONS, settings_for
 from torchamp.optimizers import FusedAdamW
@@ -117,7 +117,7 @@ class _Ops:
         if not op.computes:
             return
         known = self._reference.ops.get(_key(op), no_range())
-        if not (known.infs or known.nans) and not all(map(is_finite, _floating(op.outputs))):
+        if not (known.infs or known.nans) and not all(map(is_finite, floating(op.outputs))):
             self.bad = self.bad or op
             if not op.is_backward and _overflows(op):
                 self.overflow = self.overflow or op
@@ -126,7 +126,7 @@ class _Ops:
         if op.name.startswith("clamp"):
             self._clamps += _clamped_away(op)
         if known.share_lost(self._format) >= MANY:
-            left = sum_of(map(range_of, _floating(op.outputs)))
+            left = sum_of(map(range_of, floating(op.outputs)))
             self._left[_key(op)] = self._left.get(_key(op), no_range()) + left
 
     def failure(self) -> Failure:
@@ -149,13 +149,9 @@ def _key(op: Op) -> OpKey:
 def _overflows(op: Op) -> bool:
     """Whether it has made inf or nan of finite numbers, none of which is the lowest of its dtype:
     what is added to such a mask may become inf."""
-    read = [t for t in _floating(op.inputs) if all(t is not output for output in op.outputs)]
+    read = [t for t in floating(op.inputs) if all(t is not output for output in op.outputs)]
     is_mask = any(bool((t == torch.finfo(t.dtype).min).any()) for t in read)
     return not op.writes_infinity and not is_mask and all(map(is_finite, read))
-
-
-def _floating(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [tensor for tensor in tensors if tensor.is_floating_point()]
 
 
 def _clamped_away(op: Op) -> Iterator[Failure]:

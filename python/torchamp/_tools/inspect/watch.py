@@ -194,6 +194,11 @@ def check_batch(function: str, model: torch.nn.Module, batch: Any) -> None:
     expect(takes(model, *args, **kwargs), function, "batch", what, batch, remedy)
 
 
+def floating(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of a floating dtype."""
+    return [tensor for tensor in tensors if tensor.is_floating_point()]
+
+
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether a floating tensor has neither inf nor nan. Waits for the device."""
     values = tensor.coalesce().values() if tensor.is_sparse else tensor
