@@ -1,7 +1,9 @@
 // Mistakes that may be meant: one message each.
+#include <torchamp/float32_params.h>
 #include <torchamp/optim/sgd.h>
 
 #include <functional>
+#include <optional>
 
 #include "errors.h"
 #include "training.h"
@@ -55,6 +57,47 @@ TEST_P(WarningsTest, OfAFirstStepByGradsThatNoScaleLossHasScaled) {
   EXPECT_EQ(warned(Options(level()), false), text);
   EXPECT_EQ(warned(Options(level()).loss_scale(1), false), "");
   EXPECT_EQ(warned(Options(level()), true).find(text), std::string::npos);
+}
+
+TEST_P(WarningsTest, OfGradsThatLoseTheirGraph) {
+  const std::string text =
+      "scale_loss: expected a backward without create_graph, got one with it, whose graph the "
+      "grads lose as they are unscaled; differentiate what torch.autograd.grad(loss, params, "
+      "create_graph=True) gives of the loss itself, or train at O0 or O4, which keep the graph\n";
+  Training training(device(), Options(level()).loss_scale(64));
+  const auto backward = [&](bool create_graph) {
+    scale_loss(training.loss(), training.optimizer())
+        .backward({}, /*retain_graph=*/true, create_graph);
+  };
+  EXPECT_EQ(logged([&] { backward(false); }), "");
+  EXPECT_NE(logged([&] { backward(true); }).find(text), std::string::npos);
+  EXPECT_EQ(logged([&] { backward(true); }).find(text), std::string::npos);
+  training.optimizer().zero_grad();
+}
+
+TEST_P(WarningsTest, OfAFirstStepThatUndoesADataWrite) {
+  const std::string text =
+      "Optimizer::step: expected parameters to hold what initialize has left in them, or what was "
+      "written in a way that PyTorch counts, got one of sizes [";
+  const auto warned = [&](const Options& options, bool is_lent) {
+    Training training(device(), options);
+    return logged([&] {
+      for (int i = 0; i < 2; ++i) {
+        {
+          std::optional<Float32Params> lent;
+          if (is_lent) lent.emplace(training.amped.model);
+          training.net->parameters().front().variable_data().fill_(0.25);
+        }
+        scale_loss(training.loss(), training.optimizer()).backward();
+        training.optimizer().step();
+        training.optimizer().zero_grad();
+      }
+    });
+  };
+  const bool has_masters = level() == OptLevel::O2;
+  EXPECT_EQ(warned(Options(level()), false).find(text), has_masters ? 0 : std::string::npos);
+  EXPECT_EQ(warned(Options(level()), true), "");
+  EXPECT_EQ(warned(Options(level()).adopt_data_writes(true), false), "");
 }
 
 TORCHAMP_AT_LEVELS(WarningsTest, OptLevel::O1, OptLevel::O2);
