@@ -24,16 +24,19 @@ lay_nvrtc() {
     say "no nvidia-cuda-nvrtc: what NVRTC compiles is not executed"
 }
 
-# Optional: the soak tests train architectures of these, in a folder where no other test finds them.
-lay_architectures() {
-  [ -d build/architectures ] ||
-    python -m pip install --quiet --target build/architectures 'transformers==5.24.*' \
-      'diffusers==0.42.*' ||
-    say "no transformers and diffusers: none of their architectures is trained"
+# Optional: the soak tests train what these have, in a folder where no other test finds them.
+lay_libraries() {
+  [ ! -d build/libraries ] || return 0
+  minor=$(python -c 'import torch; print(torch.__version__.split(".")[1])')
+  python -m pip install --quiet --target build/libraries 'transformers==5.24.*' \
+    'diffusers==0.42.*' &&
+    python -m pip install --quiet --no-deps --target build/libraries \
+      "torchvision==0.$((minor + 15)).*" 'pytorch_optimizer==4.1.*' 'timm==1.0.*' ||
+    say "no transformers, diffusers, torchvision, pytorch_optimizer or timm: not all are trained"
 }
 
 build() {
-  [ "$soak" = OFF ] || lay_architectures
+  [ "$soak" = OFF ] || lay_libraries
   if [ "$soak" = ON ] || ! command -v nvcc >/dev/null; then lay_nvrtc; fi
   googletest=$(build_tools/find_googletest.sh "${GTEST_SOURCE:-}")
   cmake -S . -B build -DTORCHAMP_BUILD_TESTS=ON -DTORCHAMP_SOAK_TESTS=$soak \

@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 21> kMixed{
     "expected scalar type",
     "object of scalar type",
     "to have scalar type",
-    "have the same type as tensor",
+    "have the same type as",
     "did not match Float",
     "did not match Half",
     "did not match BFloat16",

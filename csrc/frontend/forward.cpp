@@ -20,6 +20,7 @@ Forward::Forward(const Amp& amp) : session_(amp.session()), casts_(std::make_uni
     casts_->joined.emplace(session_.open_autocast());
   } else {
     casts_->shield.emplace();
+    session_.warn_of_autocast();
   }
 }
 

@@ -1,5 +1,6 @@
 #include "frontend/session.h"
 
+#include <ATen/autocast_mode.h>
 #include <torchamp/cast.h>
 #include <torchamp/logging.h>
 #include <torchamp/optim/fused_optimizer.h>
@@ -233,8 +234,19 @@ std::string Session::name_of(const at::Tensor& param) const {
 }
 
 void Session::warn_once(const std::string& text) {
-  if (options_.verbosity() > 0 && warned_.insert(text).second) {
-    log_message(LogLevel::kWarning, text);
+  if (options_.verbosity() == 0) return;
+  const std::scoped_lock lock(warning_);
+  if (warned_.insert(text).second) log_message(LogLevel::kWarning, text);
+}
+
+void Session::warn_of_autocast() {
+  const auto low = input_type();
+  if (!low || !c10::isReducedFloatingType(*low)) return;
+  for (const at::DeviceType type : device_types_of(models_)) {
+    if (!at::autocast::is_autocast_enabled(type)) continue;
+    warn_once(c10::str("forward: expected no autocast around a model that initialize has cast to ",
+                       *low, ", got a scope that casts to ", at::autocast::get_autocast_dtype(type),
+                       ", which casts its ops again; leave the scope out"));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -82,8 +83,10 @@ class Session {
   /// Records that a model's parameter agrees with its master, if it has one.
   void mark_synced(const at::Tensor& tensor);
 
-  /// Logs a warning, unless it was logged before or verbosity is 0.
+  /// Logs a warning, unless it was logged before or verbosity is 0. May be called from any thread.
   void warn_once(const std::string& text);
+  /// Warns once of an autocast scope of the program in this thread, around a cast model.
+  void warn_of_autocast();
 
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
   void close() { open_autocast_.reset(); }
@@ -123,6 +126,7 @@ class Session {
   std::vector<LossScaler> loss_scalers_;
   bool is_released_ = false;
   std::weak_ptr<core::Loan> loan_;
+  std::mutex warning_;
   std::unordered_set<std::string> warned_;
   std::optional<OpenAutocast> open_autocast_;
 };

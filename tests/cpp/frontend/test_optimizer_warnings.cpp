@@ -1,4 +1,5 @@
 // Mistakes that may be meant: one message each.
+#include <torchamp/autocast.h>
 #include <torchamp/float32_params.h>
 #include <torchamp/optim/sgd.h>
 
@@ -35,6 +36,23 @@ TEST_P(WarningsTest, OfStochasticRoundingBesideMasters) {
               (void)initialize(net, {plain, sgd}, level());
             }),
             level() == OptLevel::O2 ? text : "");
+}
+
+TEST_P(WarningsTest, OfAnAutocastScopeAroundACastModel) {
+  const auto warned = [&](bool enabled) {
+    Training training(device(), Options(level()));
+    const Training beside(device(), quiet(OptLevel::O1));  // its casts are no scope of the program
+    return logged([&] {
+      (void)training.loss();
+      const autocast casts(device().type(), at::kBFloat16, enabled);
+      for (int i = 0; i < 2; ++i) (void)training.loss();
+    });
+  };
+  const std::string text =
+      "forward: expected no autocast around a model that initialize has cast to Half, got a scope "
+      "that casts to BFloat16, which casts its ops again; leave the scope out\n";
+  EXPECT_EQ(warned(true), level() == OptLevel::O2 ? text : "");
+  EXPECT_EQ(warned(false), "");
 }
 
 TEST_P(WarningsTest, OfAFirstStepByGradsThatNoScaleLossHasScaled) {
