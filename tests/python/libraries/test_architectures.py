@@ -1,5 +1,5 @@
-"""Architectures of transformers and diffusers, and torchvision's detectors, tiny and without weights,
-train at each level as in float32."""
+"""Architectures of transformers and diffusers, and torchvision's detectors, tiny and without
+weights, train at each level as in float32."""
 
 from __future__ import annotations
 
