@@ -41,8 +41,7 @@ def test_data_parallel_trains_as_the_model_alone(device, level):
             optimizer.zero_grad()
             x, target = (tensor.to(device) for tensor in batch(seed))
             loss = torch.nn.functional.cross_entropy(parallel(x).float(), target)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            amp.scale_loss(loss, optimizer).backward()
             optimizer.step()
         return [param.detach().clone() for param in model.parameters()]
 

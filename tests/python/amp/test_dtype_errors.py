@@ -353,8 +353,7 @@ def test_losses_whose_backward_takes_one_dtype(level):
     def scaled_backward(dtype):
         output = model(batch()[0])
         target = torch.zeros_like(output, dtype=dtype)
-        with amp.scale_loss(nn.functional.huber_loss(output, target), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(nn.functional.huber_loss(output, target), optimizer).backward()
 
     with pytest.raises(RuntimeError, match="Found dtype Float but expected") as caught:
         scaled_backward(torch.float32)

@@ -46,8 +46,7 @@ def trained(opt_level, keep, device, **options):
     x = torch.randint(-8, 9, (5, 4), device=device) / 4  # which 16 bits hold
     for _ in range(2):
         optimizer.zero_grad()
-        with amp.scale_loss(model(x).float().pow(2).mean(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(model(x).float().pow(2).mean(), optimizer).backward()
         optimizer.step()
     return model
 
@@ -146,8 +145,7 @@ def test_recurrent_modules(opt_level, device):
 
     for keep in ("lstm", "head"):
         model, optimizer = initialized(opt_level, Recurrent(), device=device, keep_fp32=keep)
-        with amp.scale_loss(model(torch.randn(2, 3, 4, device=device)).sum(), optimizer) as loss:
-            loss.backward()
+        amp.scale_loss(model(torch.randn(2, 3, 4, device=device)).sum(), optimizer).backward()
         optimizer.step()
 
 

@@ -227,8 +227,7 @@ def test_an_overflow_within_a_wrapper_changes_nothing(level):
     for factor in (1.0, math.inf):
         before = [master.clone() for master in amp.master_params(optimizer)]
         for step in (optimizer.first_step, optimizer.second_step):
-            with amp.scale_loss(factor * loss_of(model), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            amp.scale_loss(factor * loss_of(model), optimizer).backward()
             step()
             optimizer.zero_grad()
         after = list(amp.master_params(optimizer))

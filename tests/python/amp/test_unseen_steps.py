@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from nets import LEVELS, Net, initialized, loss_of, overflow_at, sgd, train_step
+from nets import LEVELS, Net, backward, initialized, loss_of, overflow_at, sgd, train_step
 from tensors import CountReads
 
 from torchamp import amp
@@ -21,11 +21,6 @@ MESSAGE = (
 def step_by_hand(optimizer):
     for param in optimizer.param_groups[0]["params"]:
         param.add_(param.grad, alpha=-0.1)
-
-
-def backward(model, optimizer):
-    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-        scaled_loss.backward()
 
 
 def told(model, optimizer, between, iterations=4) -> list[str]:

@@ -53,8 +53,7 @@ def test_backward_runs_without_it(level):
     keeper = initialized("O1") if level != "O4" else None
     loss = loss_of(model)
     loss.register_hook(lambda grad: seen.append(is_on()))
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    amp.scale_loss(loss, optimizer).backward()
     assert seen == [False] and is_on()
     del keeper
 

@@ -75,8 +75,7 @@ def backward(loss, inputs):
 
 
 def scaled_backward(loss, inputs, optimizer):
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    amp.scale_loss(loss, optimizer).backward()
 
 
 def grad(loss, inputs):

@@ -9,7 +9,7 @@ from apex.amp._initialize import applier, to_type
 from apex.amp._list_edits import follow_list_edits
 from apex.amp._process_optimizer import AmpOptimizerState
 from apex.amp.lists import functional_overrides, tensor_overrides, torch_overrides
-from nets import linear_net, loss_of, overflow_at, sgd
+from nets import linear_net, overflow_at, sgd, train_step
 
 
 def initialized(level="O2", verbosity=0):
@@ -66,9 +66,8 @@ def test_verbosity_is_initialize_s_and_can_be_changed(caplog):
     _amp_state.verbosity = 0
     maybe_print("not said")
     caplog_before = len(caplog.messages)
-    with overflow_at(model[0].weight), amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    with overflow_at(model[0].weight):
+        train_step(model, optimizer)
     assert "said" in caplog.messages and len(caplog.messages) == caplog_before
 
 

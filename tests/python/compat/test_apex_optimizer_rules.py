@@ -21,8 +21,7 @@ def test_amp_takes_them_at_every_level(kind, device):
         before = model.weight.detach().clone()
         loss = model(torch.randn(8, 4, device=device)).float().square().mean()
         optimizer.zero_grad()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(loss, optimizer).backward()
         nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
         optimizer.step()
         assert not torch.equal(before, model.weight)

@@ -9,7 +9,7 @@ from apex import amp
 from apex.multi_tensor_apply import multi_tensor_applier
 from apex.optimizers import FusedAdam
 from compat.optimizers import ALL, assert_equal, every, make_params, set_grads, train
-from nets import linear_net, loss_of, overflow_at
+from nets import linear_net, overflow_at, train_step
 
 import torchamp
 
@@ -108,11 +108,8 @@ def run(kind, options, level, device):
     optimizer = kind(model.parameters(), **options)
     amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
     for value in (0.0, float("inf"), 0.0, 0.0):
-        optimizer.zero_grad()
         with overflow_at(model[0].weight, value):
-            with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-                scaled_loss.backward()
-        optimizer.step()
+            train_step(model, optimizer)
     return model, optimizer
 
 

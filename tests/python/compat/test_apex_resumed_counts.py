@@ -15,7 +15,7 @@ from compat.optimizers import (
     shown,
     train,
 )
-from nets import linear_net, loss_of
+from nets import linear_net, train_step
 from torch import nn
 
 import torchamp
@@ -126,10 +126,7 @@ def test_files_of_amp_save_have_their_own_count(kind, tmp_path):
         optimizer = kind(model.parameters())
         amp.initialize(model, optimizer, opt_level="O2", loss_scale=1.0, verbosity=0)
         for _ in range(steps):
-            optimizer.zero_grad()
-            with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            train_step(model, optimizer)
         return model, optimizer
 
     torchamp.amp.save(*trained(kind, 2), tmp_path / "file")

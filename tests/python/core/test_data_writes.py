@@ -117,8 +117,7 @@ def started_by_data(level, make, prepare, **options):
         warnings.simplefilter("always")
         for _ in range(3):
             optimizer.zero_grad()
-            with amp.scale_loss(model(x).square().mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            amp.scale_loss(model(x).square().mean(), optimizer).backward()
             optimizer.step()
     return [str(each.message) for each in caught], float(model[1].bias.detach().abs().max())
 

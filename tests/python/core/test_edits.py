@@ -43,8 +43,7 @@ class Program:
         if self.level is None:
             loss.backward()
             return
-        with amp.scale_loss(loss, self.optimizer, **options) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(loss, self.optimizer, **options).backward()
 
     def step(self) -> None:
         self.optimizer.zero_grad()

@@ -29,8 +29,7 @@ def train(model, optimizer, steps: int) -> None:
         if i % 2 == 0:
             optimizer.zero_grad()
         loss = loss_of(model) * (float("inf") if i % 50 == 7 else 1.0)
-        with amp.scale_loss(loss, optimizer, delay_unscale=i % 10 == 2) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(loss, optimizer, delay_unscale=i % 10 == 2).backward()
         if i % 10 == 2:
             continue
         if i % 3 == 0:

@@ -17,10 +17,6 @@ from torchamp import amp
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 
 
-def masters(optimizer) -> list[torch.Tensor]:
-    return list(amp.master_params(optimizer))
-
-
 def test_groups_stay_the_same_objects():
     model = Net()
     optimizer = torch.optim.SGD(

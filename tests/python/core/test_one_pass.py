@@ -52,8 +52,7 @@ def test_grads_that_add_up_in_float32(level):
         weight.grad_dtype = dtype
         for micro_batch in range(3):
             loss = (model.weight.float() * (2.0**12 if micro_batch == 0 else 0.75)).sum()
-            with amp.scale_loss(loss, optimizer, delay_unscale=micro_batch < 2) as scaled_loss:
-                scaled_loss.backward()
+            amp.scale_loss(loss, optimizer, delay_unscale=micro_batch < 2).backward()
         return next(amp.master_params(optimizer)).grad.item()
 
     assert gradient_of(torch.float32) == 2.0**12 + 1.5
@@ -103,8 +102,7 @@ def test_torchamps_own_looks_leave_grads_scaled(look):
 def test_sparse_grads_are_materialized_and_refused():
     model = torch.nn.Sequential(torch.nn.Embedding(5, 4, sparse=True), torch.nn.Linear(4, 3))
     model, optimizer = lazy_training(model=lambda: model, loss_scale=64.0)
-    with amp.scale_loss(model(torch.tensor([1, 2])).float().sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    amp.scale_loss(model(torch.tensor([1, 2])).float().sum(), optimizer).backward()
     assert all(param.grad.dtype == torch.float32 for param in model.parameters())
     with pytest.raises(TypeError, match="to be dense"):
         optimizer.step()

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from nets import LEVELS, changed, linear_net, loss_of
+from nets import LEVELS, backward, changed, linear_net, loss_of
 from torch.distributed.optim import _apply_optimizer_in_backward
 
 import torchamp
@@ -39,11 +39,6 @@ def start(level, make, **options):
     amp.initialize(model, each, opt_level=level, verbosity=0, **options)
     STARTED.append(model)
     return model, each
-
-
-def backward(model, each, seed: int) -> None:
-    with amp.scale_loss(loss_of(model, seed), each) as scaled_loss:
-        scaled_loss.backward()
 
 
 def step_in_backward(model, each) -> None:

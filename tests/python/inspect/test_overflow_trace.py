@@ -54,8 +54,7 @@ def trained(function, opt_level, device, steps=1, **options):
     with amp.trace_overflow(model) as trace:
         for _ in range(steps):
             optimizer.zero_grad()
-            with amp.scale_loss(model(x).float().mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            amp.scale_loss(model(x).float().mean(), optimizer).backward()
             optimizer.step()
     return trace
 
@@ -121,8 +120,7 @@ def test_tracing_changes_nothing(device):
             if traces:
                 trace.__enter__()
             optimizer.zero_grad()
-            with amp.scale_loss(model(x).float().mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            amp.scale_loss(model(x).float().mean(), optimizer).backward()
             optimizer.step()
             if traces:
                 trace.__exit__(None, None, None)

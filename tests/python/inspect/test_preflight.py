@@ -328,8 +328,7 @@ def test_buffers_that_a_forward_writes_must_not_be_rounded(place, device: torch.
     ]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = amp.initialize(model, optimizer, opt_level="O5", keep_fp32=kept, verbosity=0)
-    with amp.scale_loss(model(inputs(device)), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    amp.scale_loss(model(inputs(device)), optimizer).backward()
     assert all(buffer.dtype == torch.float32 for buffer in model.buffers())
 
 

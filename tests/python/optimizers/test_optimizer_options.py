@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from nets import linear_net, loss_of
+from nets import linear_net, loss_of, train_step
 from torch import nn
 
 from torchamp import amp, optimizers
@@ -119,9 +119,7 @@ def test_adams_have_no_amsgrad(name, level, tmp_path):
         model = linear_net()
         optimizer = kind(model.parameters(), lr=0.1, **options)
         amp.initialize(model, optimizer, opt_level=level, loss_scale=1.0, verbosity=0)
-        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        train_step(model, optimizer)
         return model, optimizer
 
     kind, of_torch = getattr(optimizers, f"Fused{name}"), getattr(torch.optim, name)

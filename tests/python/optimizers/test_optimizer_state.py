@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from nets import batch, linear_net, master_values
+from nets import batch, linear_net, master_values, train_step
 
 from torchamp import amp, optimizers
 from torchamp._load import _C
@@ -42,12 +42,7 @@ class Run:
 
     def train(self, steps: int) -> Run:
         for _ in range(steps):
-            self.optimizer.zero_grad()
-            x, target = batch(self.seed)
-            loss = torch.nn.functional.cross_entropy(self.model(x).float(), target)
-            with amp.scale_loss(loss, self.optimizer) as scaled_loss:
-                scaled_loss.backward()
-            self.optimizer.step()
+            train_step(self.model, self.optimizer, self.seed)
             self.seed += 1
         return self
 
@@ -198,8 +193,7 @@ def test_zeros_move_the_momentum_of_what_a_backward_does_not_reach(
         before = run.values()
         run.optimizer.zero_grad(set_to_none=set_to_none)
         loss = run.model[2].bias.float().sum()
-        with amp.scale_loss(loss, run.optimizer) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(loss, run.optimizer).backward()
         run.optimizer.step()
         moved.append([not torch.equal(a, b) for a, b in zip(before, run.values())])
     assert moved[0] == moved[1] == [not set_to_none] * 3 + [True]
@@ -215,8 +209,7 @@ def test_states_made_before_initialize_fit_what_is_stepped(level, fused):
     amp.initialize(model, optimizer, opt_level=level, verbosity=0)
     for _ in range(2):
         optimizer.zero_grad()
-        with amp.scale_loss(model(batch()[0]).float().sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(model(batch()[0]).float().sum(), optimizer).backward()
         optimizer.step()
     for param, stepped in zip(model.parameters(), amp.master_params(optimizer)):
         expected = stepped.dtype if fused else torch.float32
@@ -232,8 +225,7 @@ def test_training_goes_on_at_a_level_from_float32(name, level):
     optimizer.step()
     optimizer.zero_grad()
     amp.initialize(model, optimizer, opt_level=level, verbosity=0)
-    with amp.scale_loss(model(batch()[0]).float().sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    amp.scale_loss(model(batch()[0]).float().sum(), optimizer).backward()
     optimizer.step()
     before = optimizer.state_dict()
     optimizer.load_state_dict(copy.deepcopy(before))

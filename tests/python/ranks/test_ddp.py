@@ -63,13 +63,7 @@ class Training:
         model, optimizer = self.start()
         start = [tensor.detach().clone() for tensor in master_values(optimizer)]
         parallel = DistributedDataParallel(model, **self.wrapped)
-        for step in range(STEPS):
-            self.step(parallel, model, optimizer, step)
-            assert gloo.are_same(master_values(optimizer)), (
-                f"the ranks' masters part in step {step}"
-            )
-            assert gloo.are_same(list(model.parameters()))
-            assert gloo.are_same([torch.tensor(scale_of())])
+        self.run(parallel, model, optimizer)
         if self.make is not fused_adamw:
             self.check(start, master_values(optimizer))
 
@@ -85,8 +79,8 @@ class Training:
     def run(self, parallel, model, optimizer) -> None:
         for step in range(STEPS):
             self.step(parallel, model, optimizer, step)
-            same = gloo.are_same([*master_values(optimizer), torch.tensor(scale_of())])
-            assert same, f"the ranks' masters or scales part in step {step}"
+            seen = [*master_values(optimizer), *model.parameters(), torch.tensor(scale_of())]
+            assert gloo.are_same(seen), f"the ranks' values or scales part in step {step}"
 
     def step(self, parallel, model, optimizer, step: int) -> None:
         optimizer.zero_grad()
@@ -104,9 +98,9 @@ class Training:
             with no_sync():
                 loss = loss_of(parallel, seed_of(*here))
                 if self.inside:
-                    scaled_backward(loss, optimizer)
+                    amp.scale_loss(loss, optimizer).backward()
             if not self.inside:
-                scaled_backward(loss, optimizer)
+                amp.scale_loss(loss, optimizer).backward()
 
     def check(self, start: list[torch.Tensor], masters: list[torch.Tensor]) -> None:
         """Against the oracle, from the first rank's start."""
@@ -142,11 +136,6 @@ class Training:
 
 def seed_of(step: int, rank: int, micro: int) -> int:
     return 100 * step + 10 * rank + micro
-
-
-def scaled_backward(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
 
 
 def scale_of() -> float:
@@ -209,7 +198,7 @@ def join(level: str, make: Callable) -> None:
                 optimizer.zero_grad()
                 bad = epoch == 0 and step == 3
                 with overflow_at(model[0].bias) if bad else contextlib.nullcontext():
-                    scaled_backward(loss_of(parallel, seed_of(step, epoch, 0)), optimizer)
+                    amp.scale_loss(loss_of(parallel, seed_of(step, epoch, 0)), optimizer).backward()
                 optimizer.step()
         assert gloo.are_same(list(model.parameters()))
         assert gloo.are_same(master_values(optimizer)), "the ranks' masters part"
@@ -292,12 +281,12 @@ def step_by_unsynced_grads(level: str) -> None:
     model, optimizer = Training(level, fused_sgd).start()
     parallel = DistributedDataParallel(model)
     with parallel.no_sync():
-        scaled_backward(loss_of(parallel), optimizer)
+        amp.scale_loss(loss_of(parallel), optimizer).backward()
     before = master_values(optimizer)
     with pytest.raises(RuntimeError, match="step: expected"):
         optimizer.step()
     assert all(map(torch.equal, before, master_values(optimizer)))
-    scaled_backward(loss_of(parallel), optimizer)
+    amp.scale_loss(loss_of(parallel), optimizer).backward()
     optimizer.step()
     assert gloo.are_same(master_values(optimizer))
     assert not all(map(torch.equal, before, master_values(optimizer)))
@@ -345,7 +334,7 @@ def wide_grads(level: str, make: Callable, view: bool) -> None:
             unsynced = parallel.no_sync() if micro == 0 and step else contextlib.nullcontext()
             with unsynced:
                 loss = parallel(torch.randn(3, 4, generator=batches)).pow(2).mean()
-                scaled_backward(loss, optimizer)
+                amp.scale_loss(loss, optimizer).backward()
         optimizer.step()
         assert gloo.are_same(master_values(optimizer)), step
     amp.release(model)

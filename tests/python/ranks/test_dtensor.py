@@ -263,11 +263,6 @@ def started(kind, make: str, level: str, unskipped: int = 0):
     return model, optimizer
 
 
-def backward(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
-
-
 def initialized(kind, make: str, level: str) -> None:
     """initialize and scale_loss, two micro-batches a step."""
     model, optimizer = started(kind, make, level)
@@ -304,7 +299,7 @@ def monitored() -> None:
     model, optimizer = started(FSDP, "sgd", "O4")
     logged: list[dict[str, float]] = []
     with amp.Monitor(optimizer, lambda values, step: logged.append(values)):
-        backward(loss_of(model, 0, own_batch(FSDP)), optimizer)
+        amp.scale_loss(loss_of(model, 0, own_batch(FSDP)), optimizer).backward()
         norms = [param.grad.to_local().norm() for param in model.parameters()]
         optimizer.step()
     assert logged[0]["amp/grad_norm"] == pytest.approx(float(torch.stack(norms).norm()))
@@ -318,7 +313,7 @@ def unsynced(level: str) -> None:
         optimizer.zero_grad()
         for micro in range(2):
             model.set_requires_gradient_sync(micro == 1)
-            backward(loss_of(model, step, distributed.get_rank()) / 2, optimizer)
+            amp.scale_loss(loss_of(model, step, distributed.get_rank()) / 2, optimizer).backward()
         optimizer.step()
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 2048.0, "unskipped": 1}
     expected = oracle(FSDP, "sgd", steps=range(2), dtype=LOW.get(level, torch.float32))
@@ -347,7 +342,7 @@ def written_in_float32(level: str) -> None:
 def clipped(kind) -> None:
     """The norm is that of one process, whoever has which part of it."""
     model, optimizer = started(kind, "torch_sgd", "O0")
-    backward(loss_of(model, 0, own_batch(kind)), optimizer)
+    amp.scale_loss(loss_of(model, 0, own_batch(kind)), optimizer).backward()
     whole = net()
     losses = [loss_of(whole, 0, rank) for rank in range(kind.batches())]
     (sum(losses) / len(losses)).backward()
@@ -410,7 +405,7 @@ def trained(level: str, steps: range, file: Path | None = None):
         )
     for step in steps:
         optimizer.zero_grad()
-        backward(loss_of(model, step, 0), optimizer)
+        amp.scale_loss(loss_of(model, step, 0), optimizer).backward()
         optimizer.step()
     return model, optimizer
 
@@ -491,7 +486,7 @@ def batch_norms() -> None:
     optimizer = adamw(model.parameters())
     amp.initialize(model, optimizer, opt_level="O2", loss_scale=1.0, verbosity=0)
     start = full(model[1].weight.detach()).clone()
-    backward(loss_of(model, 0, 0), optimizer)
+    amp.scale_loss(loss_of(model, 0, 0), optimizer).backward()
     optimizer.step()
     assert model[1].running_mean.dtype == torch.float32
     assert not torch.equal(full(model[1].weight.detach()), start)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from nets import linear_net, loss_of, overflow_at, sgd
+from nets import linear_net, overflow_at, sgd, train_step
 from processes import gloo
 from torch import distributed
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -60,11 +60,8 @@ class Training:
     def step(self, model, optimizer, step: int) -> None:
         here = (step, distributed.get_rank())
         before = weights_of(model)
-        optimizer.zero_grad()
         with overflow_at(model[0].bias) if here == OVERFLOW else contextlib.nullcontext():
-            with amp.scale_loss(loss_of(model, 7 * step + here[1]), optimizer) as scaled_loss:
-                scaled_loss.backward()
-        optimizer.step()
+            train_step(model, optimizer, 7 * step + here[1])
         is_same = all(map(torch.equal, before, weights_of(model)))
         assert is_same == (here == OVERFLOW)
 

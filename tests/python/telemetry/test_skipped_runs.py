@@ -22,8 +22,7 @@ def make(request):
 def bad_step(model, optimizer, factor=math.nan):
     """A step of a loss that is not finite."""
     optimizer.zero_grad()
-    with amp.scale_loss(loss_of(model) * factor, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    amp.scale_loss(loss_of(model) * factor, optimizer).backward()
     optimizer.step()
 
 
@@ -81,8 +80,7 @@ def test_what_makes_a_loss_infinite_is_told_at_the_third_step_in_a_row(place, he
     for _ in range(5):
         optimizer.zero_grad()
         loss = model(torch.full((2, 4), size, device=device)).mean() * factor
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(loss, optimizer).backward()
         optimizer.step()
         finished(optimizer)
     first = f"the first tensor that is not is {where}; amp.preflight, before initialize, shows what"

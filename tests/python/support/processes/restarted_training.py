@@ -39,8 +39,7 @@ def backwards(parallel, model, optimizer, step: int) -> None:
             overflow_at(model[0].bias) if overflows else contextlib.nullcontext(),
         ):
             loss = loss_of(parallel, 100 * step + 10 * rank + micro)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            amp.scale_loss(loss, optimizer).backward()
 
 
 def train(folder: Path, killed_in: int) -> None:

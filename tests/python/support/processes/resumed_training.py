@@ -33,8 +33,7 @@ def train(level: str, path: str, end: int) -> None:
         x, target = batch()
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x).float(), target)
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(loss, optimizer).backward()
         optimizer.step()
         scheduler.step()
     extra = {"step": end, "scheduler": scheduler.state_dict(), "rng": torch.get_rng_state()}
