@@ -62,8 +62,9 @@ def test_it_may_call_the_earlier_one(level):
     assert torch.equal(model(X), once)
 
 
-def test_it_compiles():
-    model, _ = make("O5", before=False)
+@pytest.mark.parametrize("before", [True, False])
+def test_it_compiles(before):
+    model, _ = make("O5", before)
     expected = model(X)
     torch._dynamo.reset()
     assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(X), expected)

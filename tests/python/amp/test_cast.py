@@ -127,14 +127,6 @@ def test_a_shared_parameter_is_cast_once():
     assert model[0].weight is model[1].weight and model[0].weight.dtype == F16
 
 
-@pytest.mark.parametrize("recurrent", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("level, dtype", [("O5", BF16), ("O2", F16)])
-def test_recurrent_modules_run(recurrent, level, dtype):
-    model = amp.initialize(recurrent(3, 5), opt_level=level, verbosity=0)
-    outputs, _ = model(torch.randn(4, 2, 3))
-    assert outputs.dtype == F32 and model.weight_hh_l0.dtype == dtype
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_forward_gives(level):
     model, _ = initialized(level)

@@ -170,15 +170,6 @@ def test_batch_objects_are_cast_in_the_graph(level, kind):
     assert counter.graphs == 1 and x.dtype == torch.float32
 
 
-def test_a_forward_bound_to_the_object_is_captured():
-    model = linear_net()
-    inner = model.forward
-    model.forward = lambda x: 2 * inner(x)
-    model, _ = initialized("O2", model)
-    x, _ = batch()
-    assert_one_graph(model, model(x), x)
-
-
 @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("level", LEVELS)
 def test_exported_after_a_step(level, strict):

@@ -123,23 +123,6 @@ def test_what_a_program_does_with_it(level, kept, how, then):
 
 
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_forward_bound_to_the_object_is_its_own(level, how):
-    model = Tripled()
-    model.forward = model.tripled
-    model, _ = initialized(level, model)
-    other = HOWS[how](model)
-    amp.release(model)
-    assert other.forward.__self__ is other
-    assert torch.equal(other(batch()[0]), other.tripled(batch()[0]))
-
-
-class Tripled(Net):
-    def tripled(self, x: torch.Tensor) -> torch.Tensor:
-        return 3 * Net.forward(self, x)
-
-
-@pytest.mark.parametrize("how", HOWS)
 def test_tensors_and_modules_that_others_hold_stay_shared(how):
     model, _ = make("O2", "last")
     other, first, params = HOWS[how]([model, model.first, list(model.parameters())])

@@ -88,26 +88,6 @@ def test_hooks_and_keywords():
     assert seen == [torch.float32]
 
 
-def test_subclasses_keep_no_register_and_super_works():
-    registered = []
-
-    class Base(nn.Module):
-        def __init_subclass__(cls, *, needed, **kwargs):
-            registered.append(needed)
-
-    class Registered(Base, needed="name"):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-
-        def forward(self, x):
-            return self.layer(x)
-
-    model, optimizer = initialized("O2", Registered())
-    train_step(model, optimizer)
-    assert registered == ["name"]
-
-
 def test_traced_after_initialize():
     model, _ = initialized("O2", linear_net())
     x, _ = batch()

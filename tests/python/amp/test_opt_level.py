@@ -44,6 +44,7 @@ def test_table(opt_level):
         ("O2", "cast_model_type", False, None),
         ("O1", "cast_model_type", False, None),
         ("O1", "cast_model_type", F32, F32),
+        ("O1", "patch_torch_functions", False, None),
         ("O2", "patch_torch_functions", False, None),
     ],
 )
@@ -51,10 +52,6 @@ def test_override(opt_level, name, given, got):
     properties = settings_for(opt_level, **{name: given}).properties
     column = "autocast_type" if name == "patch_torch_functions" else name
     assert getattr(properties, column) == got
-
-
-def test_o1_without_autocast():
-    assert settings_for("O1", patch_torch_functions=False).properties.autocast_type is None
 
 
 @pytest.mark.parametrize(

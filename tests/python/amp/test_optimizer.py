@@ -106,14 +106,3 @@ def test_add_param_group_refuses(make, error, message):
         optimizer.add_param_group(group)
     assert len(optimizer.param_groups) == 1
     train_step(model, optimizer)
-
-
-def test_optimizers_that_keep_a_register_of_their_subclasses():
-    registered = []
-
-    class Registered(torch.optim.SGD):
-        def __init_subclass__(cls, **kwargs):
-            registered.append(cls)
-
-    initialized("O2", optimizer=lambda m: Registered(m.parameters(), lr=0.1))
-    assert registered == []

@@ -11,6 +11,12 @@ from torch.nn import functional as F  # noqa: N812
 from torchamp import amp
 from torchamp.amp import _autocast
 
+BANNED = (
+    "binary_cross_entropy: expected float32 tensors, got 16-bit ones, whose gradients may overflow "
+    "under O1 and O4; leave out the sigmoid before it and use binary_cross_entropy_with_logits "
+    "(BCEWithLogitsLoss), or cast its arguments to float32"
+)
+
 
 @pytest.fixture
 def registered():
@@ -140,8 +146,12 @@ def test_a_function_that_has_gone_is_skipped(registered):
 @pytest.mark.parametrize("kind", ["half", "float", "promote", "bfloat16"])
 def test_a_missing_name_is_refused(kind, registered):
     register = getattr(amp, f"register_{kind}_function")
-    with pytest.raises(ValueError, match=f"^register_{kind}_function: .*'einsumm'"):
-        register(torch, "einsumm")
+    with pytest.raises(ValueError) as caught:
+        register(types.SimpleNamespace, "einsumm")
+    assert str(caught.value) == (
+        f"register_{kind}_function: expected the name of a function in <class "
+        "'types.SimpleNamespace'>, got 'einsumm'"
+    )
 
 
 def test_registrations_serve_every_later_initialize(registered):
@@ -158,10 +168,10 @@ def test_binary_cross_entropy_of_16_bit_is_banned(level, device):
     with opened(level, device):
         low, full = 0.5 * ones(LEVELS[level], device), 0.5 * ones(FLOAT32, device)
         for args in [(low, full), (full, low), (low, low)]:
-            with pytest.raises(NotImplementedError, match="binary_cross_entropy_with_logits"):
-                F.binary_cross_entropy(*args)
-            with pytest.raises(NotImplementedError, match="cast its arguments to float32"):
-                nn.BCELoss()(*args)
+            for loss in (F.binary_cross_entropy, nn.BCELoss()):
+                with pytest.raises(NotImplementedError) as caught:
+                    loss(*args)
+                assert str(caught.value) == BANNED
         assert nn.BCELoss()(full, full).dtype == FLOAT32
         with amp.disable_casts():
             assert F.binary_cross_entropy(low, low).dtype == LEVELS[level]

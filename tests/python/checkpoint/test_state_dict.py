@@ -107,13 +107,6 @@ def test_extra_state_is_left_alone():
     assert model.state_dict()["_extra_state"] == {"epoch": 3} and model.epoch == 3
 
 
-def test_loading_a_submodule():
-    model, optimizer = trained("O2")
-    before = masters(optimizer)[4].clone()
-    model.first.load_state_dict({"weight": torch.full((8, 4), 1 / 3), "bias": torch.zeros(8)})
-    assert (masters(optimizer)[0] == 1 / 3).all() and torch.equal(masters(optimizer)[4], before)
-
-
 def test_loading_part_of_a_model():
     model, optimizer = trained("O2")
     before = masters(optimizer)[1].clone()
@@ -128,13 +121,6 @@ def test_a_load_that_fails_leaves_masters_and_model_together():
     train_step(model, optimizer)
     for param, master in zip(model.parameters(), masters(optimizer)):
         assert torch.equal(param, master.to(param.dtype))
-
-
-def test_masters_outlive_the_optimizer():
-    model, optimizer = trained("O2")
-    kept = masters(optimizer)[0].clone()
-    del optimizer
-    assert torch.equal(model.state_dict()["first.weight"], kept)
 
 
 @torch.no_grad()
