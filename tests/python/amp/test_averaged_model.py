@@ -1,11 +1,10 @@
 """amp.AveragedModel: torch's, in float32, of the masters. Averages that live within the model."""
 
 import copy
-import warnings
 
 import pytest
 import torch
-from nets import LEVELS, MASTER_LEVELS, Net, batch, changed, initialized, sgd, train_step
+from nets import LEVELS, MASTER_LEVELS, Net, batch, changed, initialized, sgd, train_step, warned
 from torch import nn
 from torch.optim import swa_utils
 
@@ -164,10 +163,9 @@ class Momentum(nn.Module):
 
 def warned_of(model: nn.Module, **options) -> list[str]:
     trained = sgd(nn.ParameterList(p for p in model.parameters() if p.requires_grad))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warned() as texts:
         amp.initialize(model, trained, verbosity=0, **options)
-    return [str(each.message) for each in caught]
+    return texts
 
 
 @pytest.mark.parametrize("level", ["O2", "O3", "O5"])

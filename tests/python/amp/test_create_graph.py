@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from nets import LEVELS, initialized
+from nets import LEVELS, initialized, warned
 from torch import nn
 
 from torchamp import amp
@@ -35,12 +35,10 @@ def second_derivatives(grads, params):
 def test_it_is_told_where_the_graph_is_lost(level):
     model, optimizer = make(level)
     params = list(model.parameters())
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warned() as told:
         warnings.filterwarnings("ignore", "Using backward")
         with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
             scaled_loss.backward(create_graph=True)
-    told = [str(each.message) for each in caught]
     if level in ("O0", "O3", "O4"):
         assert told == []
         second_derivatives([param.grad for param in params], params)

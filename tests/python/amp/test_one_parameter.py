@@ -10,7 +10,6 @@ import math
 import operator
 import pickle
 import typing
-import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -26,6 +25,7 @@ from nets import (
     loss_of,
     sgd,
     train_step,
+    warned,
 )
 from own_list import OwnList
 from torch import nn
@@ -281,13 +281,12 @@ def test_a_copy_without_its_model_tells_so_once(make):
     twin = copy.deepcopy(optimizer)
     for param in twin.param_groups[0]["params"]:
         param.grad = torch.zeros_like(param)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warned() as texts:
         for _ in range(2):
             with contextlib.suppress(RuntimeError):  # torch's Adam does not mix dtypes
                 twin.step()
             initialized("O0")
-    assert ["as a copy without its model does" in str(each.message) for each in caught] == [True]
+    assert ["as a copy without its model does" in text for text in texts] == [True]
 
 
 def lbfgs(model: nn.Module) -> torch.optim.Optimizer:

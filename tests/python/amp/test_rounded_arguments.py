@@ -1,10 +1,8 @@
 """Arguments whose numbers 16 bits move, such as boxes, are told once."""
 
-import warnings
-
 import pytest
 import torch
-from nets import initialized
+from nets import initialized, warned
 from torch import nn
 
 from torchamp import amp
@@ -31,11 +29,10 @@ BOXES = torch.tensor([[2713.3, 402.7, 2791.9, 455.1]])
 
 
 def told(model, images, *targets) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warned() as texts:
         for _ in range(2):
             model(images, [{"boxes": target} for target in targets])
-    return [str(each.message) for each in caught]
+    return texts
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from nets import adam, linear_net, loss_of
+from nets import adam, in_thread, linear_net, loss_of
 
 import torchamp
 from torchamp import amp, optimizers
-
-
-def in_thread(action: Callable[[], None]) -> None:
-    thread = threading.Thread(target=action)
-    thread.start()
-    thread.join()
 
 
 def is_casting() -> bool:
@@ -94,14 +88,7 @@ def train(level: str, make: Callable, seed: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("make", [torch.optim.SGD, optimizers.FusedAdam])
 def test_two_threads_train_two_nets(levels, make):
     expected = [train(level, make, seed) for seed, level in enumerate(levels)]
-    results: dict[int, list[torch.Tensor]] = {}
-    threads = [
-        threading.Thread(target=lambda i=i: results.update({i: train(levels[i], make, i)}))
-        for i in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as executor:
+        results = list(executor.map(train, levels, [make] * 2, range(2)))
     for i in range(2):
         assert all(map(torch.equal, results[i], expected[i]))

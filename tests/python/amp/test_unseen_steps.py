@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from nets import LEVELS, Net, backward, initialized, loss_of, overflow_at, sgd, train_step
+from nets import LEVELS, Net, backward, initialized, loss_of, overflow_at, sgd, train_step, warned
 from tensors import CountReads
 
 from torchamp import amp
@@ -25,12 +25,11 @@ def step_by_hand(optimizer):
 
 def told(model, optimizer, between, iterations=4) -> list[str]:
     """The warnings of a program that does `between` after each of its backwards."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warned() as texts:
         for _ in range(iterations):
             backward(model, optimizer)
             between(model, optimizer)
-    return [str(each.message) for each in caught]
+    return texts
 
 
 def then_zero(step):

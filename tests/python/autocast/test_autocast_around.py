@@ -2,11 +2,10 @@
 
 import contextlib
 import sys
-import warnings
 
 import pytest
 import torch
-from nets import batch, initialized, linear_net
+from nets import batch, initialized, linear_net, warned
 from torch import nn
 
 import torchamp
@@ -21,11 +20,10 @@ TOLD = (
 
 
 def told_by(*calls) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warned() as texts:
         for call in calls:
             call()
-    return [str(warning.message) for warning in caught]
+    return texts
 
 
 def within(context, model):

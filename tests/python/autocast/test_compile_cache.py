@@ -5,11 +5,10 @@ import functools
 import gc
 import shutil
 import types
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from nets import initialized, linear_net
+from nets import in_thread, initialized, linear_net
 from processes.forked import output_of
 
 from torchamp import amp
@@ -30,11 +29,6 @@ def opened(level: str):
 
 def torch_autocast(level: str):
     return torch.autocast("cpu", LEVELS[level])
-
-
-def run_in_thread(function):
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(function).result()
 
 
 def part_of_key() -> bytes:
@@ -75,7 +69,7 @@ def test_each_finds_its_own_graphs_on_disk(level, tmp_path, monkeypatch):
 def test_keys_of_code_that_is_not_cast_stay_the_same(level):
     plain = part_of_key()
     with opened(level):
-        assert run_in_thread(part_of_key) == plain
+        assert in_thread(part_of_key) == plain
         with amp.disable_casts():
             assert part_of_key() == plain
         with torch.autocast("cpu", enabled=False):
@@ -92,7 +86,7 @@ def test_keys_tell_the_levels_apart():
         with opened(level) as model:
             keys.add(part_of_key())
             model[0].register_forward_hook(lambda *_: keys.add(part_of_key()))
-            run_in_thread(functools.partial(model, X[:, :4]))
+            in_thread(functools.partial(model, X[:, :4]))
             with torch_autocast(level):
                 keys.add(part_of_key())
     assert len(keys | {plain}) == 3

@@ -2,24 +2,14 @@
 
 import copy
 import pickle
-import threading
 
 import pytest
 import torch
-from nets import batch, initialized, linear_net
+from nets import batch, in_thread, initialized, linear_net
 
 from torchamp import Amp, amp
 
 LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
-
-
-def run_in_thread(function):
-    """The result of `function` in another thread."""
-    results = []
-    thread = threading.Thread(target=lambda: results.append(function()))
-    thread.start()
-    thread.join()
-    return results[0]
 
 
 # Threads.
@@ -34,7 +24,7 @@ def test_forwards_in_other_threads_are_cast(level, device):
         out = model(x)
         return out.dtype, torch.is_autocast_enabled(device.type), (x @ x.t()).dtype
 
-    assert run_in_thread(work) == (LEVELS[level], False, torch.float32)
+    assert in_thread(work) == (LEVELS[level], False, torch.float32)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -48,9 +38,9 @@ def test_replicas_get_the_dtype_that_data_parallel_does_not_hand_over(level, dev
         with torch.autocast(device.type, enabled=enabled):
             return replica(x).dtype, torch.get_autocast_dtype(device.type)
 
-    out, dtype_before = run_in_thread(work)
+    out, dtype_before = in_thread(work)
     assert out == LEVELS[level]
-    assert dtype_before == run_in_thread(lambda: torch.get_autocast_dtype(device.type))
+    assert dtype_before == in_thread(lambda: torch.get_autocast_dtype(device.type))
 
 
 def test_a_thread_may_refuse(device):
@@ -65,7 +55,7 @@ def test_a_thread_may_refuse(device):
         with amp.disable_casts():
             return model(x).dtype
 
-    assert run_in_thread(refused) == run_in_thread(without_casts) == torch.float32
+    assert in_thread(refused) == in_thread(without_casts) == torch.float32
 
 
 def test_a_closed_model_is_not_cast_anywhere():
@@ -74,7 +64,7 @@ def test_a_closed_model_is_not_cast_anywhere():
         pass
     x, _ = batch()
     evaluate = torch.no_grad()(lambda: model(x).dtype)
-    assert run_in_thread(evaluate) == torch.float32
+    assert in_thread(evaluate) == torch.float32
 
 
 def test_a_thread_with_o4_of_its_own_keeps_it():
@@ -85,7 +75,7 @@ def test_a_thread_with_o4_of_its_own_keeps_it():
         with Amp(linear_net(), opt_level="O4", verbosity=0):
             return model(x).dtype
 
-    assert run_in_thread(work) == torch.bfloat16
+    assert in_thread(work) == torch.bfloat16
 
 
 # Copies.

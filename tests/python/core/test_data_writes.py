@@ -1,8 +1,6 @@
 """adopt_data_writes: writes that bypass PyTorch's version counters, through `.data`, in any layout
 and of masters. test_core_states.cpp has every sequence of them."""
 
-import warnings
-
 import pytest
 import torch
 from nets import (
@@ -14,6 +12,7 @@ from nets import (
     master_values,
     sgd,
     train_step,
+    warned,
 )
 from torch import nn
 
@@ -113,13 +112,12 @@ def started_by_data(level, make, prepare, **options):
     model, optimizer = initialized(level, model, make, max_loss_scale=64.0, **options)
     x = torch.full((8, 4), 7.0)
     prepare(lambda: model(x), model)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warned() as texts:
         for _ in range(3):
             optimizer.zero_grad()
             amp.scale_loss(model(x).square().mean(), optimizer).backward()
             optimizer.step()
-    return [str(each.message) for each in caught], float(model[1].bias.detach().abs().max())
+    return texts, float(model[1].bias.detach().abs().max())
 
 
 def slow(model):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from nets import (
     overflow_at,
     sgd,
     train_step,
+    warned,
 )
 
 from torchamp import amp, optimizers
@@ -165,15 +165,14 @@ def test_a_first_step_by_grads_that_no_scale_loss_has_scaled_is_told_once(level)
 
     def told(is_scaled: bool, **options) -> list[str]:
         model, optimizer = initialized(level, Net(), **options)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warned() as texts:
             if is_scaled:
                 train_step(model, optimizer)
             for _ in range(2):
                 optimizer.zero_grad()
                 loss_of(model).backward()
                 optimizer.step()
-        return [str(each.message) for each in caught]
+        return texts
 
     message = (
         "step: expected a backward in scale_loss before the first step, since the loss scale is "

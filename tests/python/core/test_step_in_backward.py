@@ -1,11 +1,9 @@
 """Optimizers that hooks step in the backward: as after it, or an error that changes nothing; and
 optimizers that no backward reaches."""
 
-import warnings
-
 import pytest
 import torch
-from nets import LEVELS, backward, changed, linear_net, loss_of
+from nets import LEVELS, backward, changed, linear_net, loss_of, warned
 from torch.distributed.optim import _apply_optimizer_in_backward
 
 import torchamp
@@ -126,11 +124,10 @@ def test_an_optimizer_that_gets_no_grads_is_told_once(level, make):
     told = []
     for seed in range(3):
         backward(models[0], both, seed)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warned() as texts:
             for optimizer in both:
                 optimizer.step()
-        told.append([str(warning.message) for warning in caught])
+        told.append(texts)
     assert told[1:] == [[], []]
     (only,) = told[0]
     assert only.startswith("step: expected grads, got none, so nothing changes")

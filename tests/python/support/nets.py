@@ -3,7 +3,9 @@
 import contextlib
 import io
 import math
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
@@ -123,6 +125,22 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 def master_values(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Copies of what an optimizer steps. Does not count as an access."""
     return [param.value().clone() for param in optimizer._torchamp.core.params()]
+
+
+@contextlib.contextmanager
+def warned():
+    """A list, which has the texts of the warnings within after it, also of those told before."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield texts
+    texts += [str(each.message) for each in caught]
+
+
+def in_thread(function: Callable):
+    """The result of `function` in another thread."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(function).result()
 
 
 def file_by(save: Callable[[io.BytesIO], None]) -> io.BytesIO:
