@@ -38,11 +38,6 @@ class ParamTest : public DeviceTest {
   const ParamList both_ = {half_, make_param(wide_, wide_)};
 };
 
-TEST_P(ParamTest, AMasterKeepsTheBitsThatFloat16Loses) {
-  EXPECT_TRUE(same_bits(model(), values(1, at::kHalf)));
-  EXPECT_TRUE(same_bits(master(), values(kFine)));
-}
-
 TEST_P(ParamTest, AMasterTakesOverFloat32MemoryAndCopiesAnyOther) {
   const Tensor wide = values(1), half = values(1, at::kHalf), strided = wide.expand({2, 3});
   EXPECT_EQ(make_master(wide).data_ptr(), wide.data_ptr());

@@ -47,21 +47,6 @@ class GradScalerTest : public DeviceTest {
   }
 };
 
-TEST_P(GradScalerTest, GrowsSkipsAndBacksOff) {
-  GradScaler scaler(8, 2, 0.5, 2);
-  const Tensor weight = param();
-  SGD sgd({weight}, 1.0);
-  EXPECT_TRUE(iterate(scaler, sgd, false));
-  EXPECT_EQ(scaler.get_scale(), 8);
-  EXPECT_TRUE(iterate(scaler, sgd, false));
-  EXPECT_EQ(scaler.get_scale(), 16);
-  EXPECT_FALSE(iterate(scaler, sgd, true));
-  EXPECT_EQ(scaler.get_scale(), 8);
-  EXPECT_TRUE(holds(weight, {-1, 0}));
-  EXPECT_TRUE(iterate(scaler, sgd, false)) << "an overflow outlived its iteration";
-  EXPECT_TRUE(holds(weight, {-2, -1}));
-}
-
 TEST_P(GradScalerTest, StaysAboveZeroAndFinite) {
   GradScaler scaler(1, 2, 0.5, 1);
   SGD sgd({param()}, 1.0);
@@ -80,18 +65,6 @@ TEST_P(GradScalerTest, Scales16BitOutputsInFloat32) {
   }
   const auto both = scaler.scale(std::vector<Tensor>{param({1}), param({2})});
   EXPECT_TRUE(holds(both[0], {65536}) && holds(both[1], {131072}));
-}
-
-TEST_P(GradScalerTest, UnscalesForTheProgramToRead) {
-  GradScaler scaler(device().str().c_str(), 4);
-  const Tensor weight = param();
-  SGD sgd({weight}, 1.0);
-  backward(scaler, {weight}, 3);
-  scaler.unscale_(sgd);
-  EXPECT_TRUE(holds(weight.grad(), {3, 3}));
-  weight.grad().clamp_(-1, 1);
-  EXPECT_TRUE(scaler.step(sgd));
-  EXPECT_TRUE(holds(weight, {0, 1}));
 }
 
 /// As its other optimizers do.

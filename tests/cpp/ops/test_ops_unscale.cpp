@@ -52,14 +52,6 @@ TEST_P(UnscaleTest, AccumulatesWithOneRounding) {
   }
 }
 
-TEST_P(UnscaleTest, PowersOfTwoAreExact) {
-  Random random(3);
-  const std::vector<Tensor> scaled = {random.normal({4096}, at::kHalf, device())};
-  const std::vector<Tensor> masters = {random.normal({4096}, at::kFloat, device())};
-  ops::unscale(scaled, masters, scalar(1.0 / 65536), found_inf_);
-  EXPECT_TRUE(same_bits(masters[0].mul(65536), scaled[0].to(at::kFloat)));
-}
-
 TEST_P(UnscaleTest, UnscalesInPlace) {
   for (const auto dtype : kDtypes) {
     const std::vector<Tensor> grads = {Random(4).normal({1000}, dtype, device())};

@@ -67,23 +67,6 @@ TEST_P(UpdateScaleTest, TheDefaultsAreApexs) {
   EXPECT_EQ(scale(), 65536.0f);
 }
 
-TEST_P(UpdateScaleTest, NeverReachesZero) {
-  ops::ScaleRule rule;
-  rule.min_scale = 0;
-  start(1);
-  for (int step = 0; step < 200; ++step) update(true, rule);
-  EXPECT_EQ(scale(), 0x1p-126f);
-}
-
-TEST_P(UpdateScaleTest, NeverReachesInfinity) {
-  ops::ScaleRule rule;
-  rule.growth_interval = 1;
-  rule.max_scale = INFINITY;
-  start(65536);
-  for (int step = 0; step < 300; ++step) update(false, rule);
-  EXPECT_TRUE(std::isfinite(scale()));
-}
-
 TEST_P(UpdateScaleTest, ComesDownToACeilingThatHasFallen) {
   ops::ScaleRule rule;
   rule.max_scale = 1024;

@@ -76,12 +76,6 @@ TEST_P(LossScalerTest, ScalesALossOfAnyShapeAndDtypeInFloat32) {
   }
 }
 
-TEST_P(LossScalerTest, TheScaledLossLeadsBackToTheLoss) {
-  const Tensor x = tensor_of({3}, at::kFloat, device()).set_requires_grad(true);
-  make(fixed(64)).scale(x.mul(2).sum()).backward();
-  EXPECT_TRUE(same_bits(x.grad(), tensor_of({128}, at::kFloat, device())));
-}
-
 TEST_P(LossScalerTest, InvScaleIsASnapshot) {
   LossScaler scaler = make();
   const Tensor inv_scale = scaler.inv_scale();

@@ -190,8 +190,3 @@ def test_an_object_of_our_own_disabled():
     assert owner.loss_scalers == [] and owner.state_dict() == {}
     owner.load_state_dict({})
     owner.refresh_masters()
-
-
-def test_an_object_of_our_own_takes_no_strange_arguments():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'lost_scale'"):
-        Amp(Net(), lost_scale=1.0)

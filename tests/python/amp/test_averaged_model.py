@@ -49,8 +49,7 @@ def test_averages_are_those_of_float32_masters_by_hand(level, mean):
 def test_it_starts_from_the_masters(level):
     model, optimizer = initialized(level)
     train_step(model, optimizer)
-    for average, master in zip(amp.AveragedModel(model).parameters(), masters_of(model)):
-        assert torch.equal(average, master)
+    assert all(map(torch.equal, amp.AveragedModel(model).parameters(), masters_of(model)))
 
 
 @pytest.mark.parametrize("level", LEVELS)

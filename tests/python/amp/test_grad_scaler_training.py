@@ -154,34 +154,24 @@ def settings_of(context: torch.autocast) -> tuple:
 
 @pytest.mark.filterwarnings("ignore")  # torch's, that there is no CUDA
 @pytest.mark.parametrize(
-    "args, kwargs",
+    "torchs, args, kwargs",
     [
-        ((), {}),
-        ((False,), {}),
-        ((True, torch.bfloat16), {}),
-        ((True, torch.bfloat16, False), {}),
-        ((), {"enabled": False}),
-        ((), {"dtype": torch.bfloat16, "cache_enabled": False}),
+        (torch.cuda.amp.autocast, (), {}),
+        (torch.cuda.amp.autocast, (False,), {}),
+        (torch.cuda.amp.autocast, (True, torch.bfloat16), {}),
+        (torch.cuda.amp.autocast, (True, torch.bfloat16, False), {}),
+        (torch.cuda.amp.autocast, (), {"enabled": False}),
+        (torch.cuda.amp.autocast, (), {"dtype": torch.bfloat16, "cache_enabled": False}),
+        (torch.autocast, ("cpu",), {}),
+        (torch.autocast, ("cpu", torch.float16), {}),
+        (torch.autocast, ("cpu", torch.bfloat16, False), {}),
+        (torch.autocast, (), {"device_type": "cpu", "cache_enabled": False}),
     ],
 )
-def test_autocast_takes_what_torch_cuda_amp_takes(args, kwargs):
+def test_autocast_takes_what_torchs_take(torchs, args, kwargs):
     context = torchamp.autocast(*args, **kwargs)
     assert type(context) is torch.autocast
-    assert settings_of(context) == settings_of(torch.cuda.amp.autocast(*args, **kwargs))
-
-
-@pytest.mark.parametrize(
-    "args, kwargs",
-    [
-        (("cpu",), {}),
-        (("cpu", torch.float16), {}),
-        (("cpu", torch.bfloat16, False), {}),
-        ((), {"device_type": "cpu", "cache_enabled": False}),
-    ],
-)
-def test_autocast_takes_what_torch_takes(args, kwargs):
-    context = torchamp.autocast(*args, **kwargs)
-    assert settings_of(context) == settings_of(torch.autocast(*args, **kwargs))
+    assert settings_of(context) == settings_of(torchs(*args, **kwargs))
 
 
 def test_autocast_is_captured_in_one_graph():

@@ -76,8 +76,6 @@ def test_wrong_policies():
         amp.Policy("mixed_float32")
     with pytest.raises(ValueError, match="expected the policy of a module to be 'float32', got"):
         amp.set_policy(nn.Linear(2, 2), "mixed_float16")
-    with pytest.raises(TypeError, match="inner_optimizer to be a torch.optim.Optimizer, got a Net"):
-        amp.LossScaleOptimizer(Net())
 
 
 @pytest.mark.parametrize("make", [sgd, lambda m: optimizers.FusedAdamW(m.parameters(), lr=0.01)])
@@ -92,8 +90,7 @@ def test_loss_scale_optimizers_step_as_their_inner_ones(make, device):
         scaled.zero_grad()
         scaled.scale_loss(loss_of(nets[1], seed)).backward()
         scaled.step()
-    for expected, found in zip(nets[0].parameters(), nets[1].parameters()):
-        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(list(nets[1].parameters()), list(nets[0].parameters()))
 
 
 def test_loss_scale_optimizers_skip_and_grow(device):

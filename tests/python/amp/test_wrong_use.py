@@ -103,10 +103,6 @@ def option(name: str, value: object) -> Callable:
     return program
 
 
-def unknown(name: str) -> Callable:
-    return option(name, 1.0)
-
-
 def average(model: nn.Module, **options):
     return amp.AveragedModel(model, **options)
 
@@ -330,7 +326,6 @@ TEACHER = (
     "use cast_for_inference"
 )
 UNEXPECTED = "initialize() got an unexpected keyword argument"
-RULE = ("growth_factor", "backoff_factor", "growth_interval")
 A_RULE = "assign an ops.ScaleRule to torchamp.Amp(…).loss_scalers[0].rule"
 A_FIRST_SCALE = "write amp.load_state_dict({'loss_scaler0': {'loss_scale': …, 'unskipped': 0}})"
 A_MODEL = (
@@ -654,8 +649,21 @@ TYPE_ERRORS = (
         "initialize() got an unexpected keyword argument 'loss_scales'; did you mean 'loss_scale'?",
     ),
     *(
-        (option(name, "bf16"), f"{UNEXPECTED} {name!r}; did you mean 'opt_level'?")
-        for name in ("precision", "level", "dtype", "mixed_precision")
+        (option(name, 1.0), f"{UNEXPECTED} {name!r}; {words}")
+        for names, words in (
+            ("dynamic_loss_scale", "did you mean 'loss_scale'?"),
+            ("keep_bn_fp32 keep_batchnorm", "did you mean 'keep_batchnorm_fp32'?"),
+            ("max_scale", "did you mean 'max_loss_scale'?"),
+            ("model", "did you mean 'models'?"),
+            ("optimizer", "did you mean 'optimizers'?"),
+            ("precision level dtype mixed_precision", "did you mean 'opt_level'?"),
+            ("growth_factor backoff_factor growth_interval", A_RULE),
+            ("init_scale initial_scale", A_FIRST_SCALE),
+            ("loss_id delay_unscale delay_overflow_check", "give it to scale_loss"),
+            ("device", "call model.to(device) before the optimizer is made"),
+            ("decay", "weight_decay is the optimizer's, and AveragedModel averages"),
+        )
+        for name in names.split()
     ),
     (option("colour", "red"), f"{UNEXPECTED} 'colour'"),
     *(
@@ -684,34 +692,6 @@ TYPE_ERRORS = (
             (lambda net: net[2], "Linear"),
             (lambda net: net, "Sequential"),
         )
-    ),
-    *(
-        (unknown(name), f"{UNEXPECTED} {name!r}; did you mean {meant!r}?")
-        for name, meant in (
-            ("dynamic_loss_scale", "loss_scale"),
-            ("keep_bn_fp32", "keep_batchnorm_fp32"),
-            ("keep_batchnorm", "keep_batchnorm_fp32"),
-            ("max_scale", "max_loss_scale"),
-            ("model", "models"),
-            ("optimizer", "optimizers"),
-        )
-    ),
-    *((unknown(name), f"{UNEXPECTED} {name!r}; {A_RULE}") for name in RULE),
-    *(
-        (unknown(name), f"{UNEXPECTED} {name!r}; {A_FIRST_SCALE}")
-        for name in ("init_scale", "initial_scale")
-    ),
-    *(
-        (unknown(name), f"{UNEXPECTED} {name!r}; give it to scale_loss")
-        for name in ("loss_id", "delay_unscale", "delay_overflow_check")
-    ),
-    (
-        unknown("device"),
-        f"{UNEXPECTED} 'device'; call model.to(device) before the optimizer is made",
-    ),
-    (
-        unknown("decay"),
-        f"{UNEXPECTED} 'decay'; weight_decay is the optimizer's, and AveragedModel averages",
     ),
     (
         lambda: torchamp.Amp(linear_net(), growth_interval=5),

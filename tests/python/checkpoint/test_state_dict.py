@@ -34,13 +34,6 @@ def test_it_gives_the_masters(level):
         assert torch.equal(state[name], master)
 
 
-def test_it_gives_float32_without_masters():
-    model, _ = trained("O3")
-    state = model.state_dict()
-    assert state["first.weight"].dtype == state["norm.running_mean"].dtype == F32
-    assert torch.equal(state["first.weight"], model.first.weight.float())
-
-
 class Tied(nn.Module):
     """A weight, and a buffer, under two names."""
 

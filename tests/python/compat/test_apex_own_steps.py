@@ -120,8 +120,8 @@ def test_amp_unscales_and_skips_for_them(kind, level, device):
     base, options = OWN[kind]
     model, optimizer = run(kind, options, level, device)
     expected, other = run(base, options, level, device)
-    for got, wanted in zip(model.parameters(), expected.parameters()):
-        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7)
+    got, wanted = list(model.parameters()), list(expected.parameters())
+    torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7)
     assert optimizer.param_groups[0].get("step") == other.param_groups[0].get("step")
     if kind is Around:
         assert optimizer.calls == 3

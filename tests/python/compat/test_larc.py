@@ -39,8 +39,7 @@ def test_a_step(trust, decay, clip, device):
     wanted = [by_hand(p, p.grad, 0.5, decay, trust, clip) for p in params]
     optimizer = LARC(torch.optim.SGD(params, 0.5, weight_decay=decay), trust, clip)
     assert optimizer.step() is None
-    for param, exact in zip(params, wanted):
-        torch.testing.assert_close(param.double(), exact, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close([p.double() for p in params], wanted, rtol=1e-5, atol=1e-6)
     assert optimizer.param_groups[0]["weight_decay"] == decay
 
 
@@ -48,8 +47,7 @@ def test_float16_grads_are_adapted_in_float32(device):
     params = make_params(device, torch.float16)
     wanted = [by_hand(p, p.grad, 0.5, 0.1, 0.02, True) for p in params]
     LARC(torch.optim.SGD(params, 0.5, weight_decay=0.1)).step()
-    for param, exact in zip(params, wanted):
-        torch.testing.assert_close(param.double(), exact, rtol=2e-3, atol=1e-3)
+    torch.testing.assert_close([p.double() for p in params], wanted, rtol=2e-3, atol=1e-3)
 
 
 def test_a_learning_rate_of_zero_changes_nothing(device):

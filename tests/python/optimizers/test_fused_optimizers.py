@@ -105,8 +105,7 @@ def everything(optimizer, params):
 
 def assert_same_bytes(before, after):
     assert len(before) == len(after)
-    for a, b in zip(before, after):
-        assert torch.equal(a, b)
+    assert all(map(torch.equal, before, after))
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -140,8 +139,7 @@ def test_state_dicts_are_torchs(case, direction, device):
     straight.load_state_dict(copy.deepcopy(first.state_dict()))
     train(second, params, 3, first=4)
     train(straight, others, 3, first=4)
-    for param, other in zip(params, others):
-        torch.testing.assert_close(param, other, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(params, others, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -56,8 +56,7 @@ class Run:
 
 
 def assert_close(one: Run, other: Run) -> None:
-    for value, expected in zip(one.values(), other.values()):
-        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(one.values(), other.values(), rtol=1e-4, atol=1e-5)
 
 
 def clear(run: Run) -> None:

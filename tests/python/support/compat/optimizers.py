@@ -51,6 +51,4 @@ def train(optimizer, params, steps, first=0):
 
 
 def assert_equal(got, expected):
-    assert len(got) == len(expected)
-    for a, b in zip(got, expected):
-        assert torch.equal(a, b)
+    assert len(got) == len(expected) and all(map(torch.equal, got, expected))
