@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import on_card
 import torch
 from torch import nn
 
@@ -33,8 +34,7 @@ class Iteration:
     def __call__(self) -> None:
         self.optimizer.zero_grad()
         loss = nn.functional.mse_loss(self.model(self.x).float(), self.target)
-        with amp.scale_loss(loss, self.optimizer) as scaled_loss:
-            scaled_loss.backward()
+        amp.scale_loss(loss, self.optimizer).backward()
         amp.clip_grad_norm_(self.optimizer, 1.0)
         self.optimizer.step()
 
@@ -49,7 +49,4 @@ def captured(run: Iteration) -> torch.cuda.CUDAGraph:
         for _ in range(3):
             run()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
+    return on_card.captured(run)

@@ -25,41 +25,32 @@ def expected_of(seed: int, steps: int = STEPS) -> list[torch.Tensor]:
     return OptimizerRun(CPU, seed=seed).steps(steps).written()
 
 
-def test_parameters_that_move():
-    def moving(device):
-        run = OptimizerRun(device)
+def parameters_move(run, step):
+    run.step(step)
+    for param in run.params[step :: STEPS // 2]:
+        param.data = param.data.clone()
+
+
+def states_move(run, step):
+    run.step(step)
+    if step % 3 == 0:
+        run.optimizer.load_state_dict(run.optimizer.state_dict())
+
+
+def grads_come_and_go(run, step):
+    run.renew_grads(step)
+    for param in run.params[step :: 1 + step % 4]:
+        param.grad = None
+    run.optimizer.step()
+
+
+@pytest.mark.parametrize("iterate", [parameters_move, states_move, grads_come_and_go])
+def test_tensors_that_change_between_steps(iterate):
+    runs = OptimizerRun(CARD), OptimizerRun(CPU)
+    for run in runs:
         for step in range(STEPS):
-            run.step(step)
-            for param in run.params[step :: STEPS // 2]:
-                param.data = param.data.clone()
-        return run.written()
-
-    assert_same_bits(moving(CARD), moving(CPU))
-
-
-def test_states_that_move():
-    def moving(device):
-        run = OptimizerRun(device)
-        for step in range(STEPS):
-            run.step(step)
-            if step % 3 == 0:
-                run.optimizer.load_state_dict(run.optimizer.state_dict())
-        return run.written()
-
-    assert_same_bits(moving(CARD), moving(CPU))
-
-
-def test_grads_that_come_and_go():
-    def with_holes(device):
-        run = OptimizerRun(device)
-        for step in range(STEPS):
-            run.renew_grads(step)
-            for param in run.params[step :: 1 + step % 4]:
-                param.grad = None
-            run.optimizer.step()
-        return run.written()
-
-    assert_same_bits(with_holes(CARD), with_holes(CPU))
+            iterate(run, step)
+    assert_same_bits(*(run.written() for run in runs))
 
 
 def test_grads_at_new_addresses_while_the_host_runs_ahead():

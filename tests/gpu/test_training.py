@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import on_card
 import pytest
 import torch
 from iteration import Iteration, captured
@@ -86,17 +87,12 @@ def test_a_captured_iteration_is_the_eager_one(name):
 
 def launches_after_backward(run: Iteration) -> list[str]:
     """The card's work from the end of a backward to the end of the step."""
-    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
     loss = nn.functional.mse_loss(run.model(run.x).float(), run.target)
     with amp.scale_loss(loss, run.optimizer) as scaled_loss:
         scaled_loss.backward()
-        torch.cuda.synchronize()
-        profile.start()
+        recording = on_card.Recording()
     run.optimizer.step()
-    torch.cuda.synchronize()
-    profile.stop()
-    on_card = [e.name for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    return [name for name in on_card if "Sync" not in name]
+    return recording.stop()
 
 
 @needs_own_kernels
@@ -116,9 +112,7 @@ def test_a_first_iteration_can_be_captured(name):
     """The graph and eager steps work in either order."""
     Iteration(MAKERS[name])()  # torch's initialization
     eager, run = Iteration(MAKERS[name]), Iteration(MAKERS[name])
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
+    graph = on_card.captured(run)
     for step in range(10):
         graph.replay() if step % 3 else run()
         eager()

@@ -58,6 +58,15 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def one_rank():
+    """A process group of this process alone."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
 def _environment(variables: dict[str, str]) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": PACKAGE, **variables}
 

@@ -79,16 +79,6 @@ def test_an_exception_keeps_nothing():
     assert [ref() for ref in watched] == [None, None]
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_fifty_models_in_a_loop(level):
-    alive = []
-    for _ in range(50):
-        model, optimizer = initialized(level, Net(), adam)
-        train_step(model, optimizer)
-        alive.append(weakref.ref(model))
-    assert sum(ref() is not None for ref in alive) == 1
-
-
 def test_the_optimizer_alone_keeps_what_it_needs():
     model, optimizer = initialized("O2", Net())
     backward(model, optimizer)

@@ -18,7 +18,6 @@ from nets import (
 from torchamp import amp
 
 LEVELS = ["O0", "O1", "O2"]
-F32 = torch.float32
 
 
 @pytest.mark.parametrize("level", LEVELS)

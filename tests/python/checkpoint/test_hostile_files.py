@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from nets import changed, everything, file_by, initialized, train_step
+from test_damaged_files import numbers_of, saved_bytes
 
 from torchamp import amp, optimizers
 
@@ -72,20 +73,14 @@ def trained(make):
     return pair
 
 
-def state_of(model, optimizer) -> list:
-    return [copy.deepcopy(optimizer.state_dict()["param_groups"]), amp.state_dict()]
-
-
 class Victim:
     """A run into which hostile files are loaded."""
 
     def __init__(self, make) -> None:
         self.make = make
         self.pair = trained(make)
-        self.tensors, self.numbers = everything(*self.pair), state_of(*self.pair)
-        file = io.BytesIO()
-        amp.save(*self.pair, file)
-        self.bytes = file.getvalue()
+        self.tensors, self.numbers = everything(*self.pair), numbers_of(*self.pair)
+        self.bytes = saved_bytes(*self.pair)
 
     def check(self, checkpoint, what: str) -> None:
         try:
@@ -93,7 +88,7 @@ class Victim:
         except RuntimeError as error:
             assert str(error).startswith("amp.load: expected "), what
             assert changed(self.tensors, everything(*self.pair)) == set(), what
-            assert state_of(*self.pair) == self.numbers, what
+            assert numbers_of(*self.pair) == self.numbers, what
         else:
             self.__init__(self.make)
 

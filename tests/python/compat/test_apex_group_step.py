@@ -12,6 +12,7 @@ from compat.optimizers import (
     counting,
     counts_of,
     make_params,
+    resumed_from,
     set_grads,
     shown,
     train,
@@ -105,14 +106,12 @@ def test_the_largest_count_of_each_group_is_shown_and_saved(kind, device):
 @counting
 def test_a_count_that_the_program_writes_counts(kind, device):
     """Phase two of BERT starts at zero again, with the moments of phase one."""
-    params, again = make_params(device), make_params(device)
-    optimizer, other = kind(params, **ALL[kind]), kind(again, **ALL[kind])
+    params = make_params(device)
+    optimizer = kind(params, **ALL[kind])
     train(optimizer, params, 3)
     saved = copy.deepcopy(optimizer.state_dict())
     saved["param_groups"][0]["step"] = 0
-    other.load_state_dict(saved)
-    for param, value in zip(again, params):
-        param.data.copy_(value)
+    other, again = resumed_from(saved, params, kind, **ALL[kind])
     optimizer.param_groups[0]["step"] = 0
     assert {int(state["step"]) for state in optimizer.state_dict()["state"].values()} == {0}
     assert_equal(train(other, again, 2, first=3), train(optimizer, params, 2, first=3))

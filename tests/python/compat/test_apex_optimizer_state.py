@@ -6,20 +6,17 @@ import pickle
 import pytest
 import torch
 from apex.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad
-from compat.optimizers import ALL, assert_equal, every, make_params, train
+from compat.optimizers import ALL, assert_equal, every, make_params, resumed_from, train
 
 import torchamp
 
 
 @every
 def test_state_dicts_resume_bit_for_bit(kind, device):
-    params, again = make_params(device), make_params(device)
+    params = make_params(device)
     optimizer = kind(params, **ALL[kind])
     train(optimizer, params, 3)
-    resumed = kind(again, **ALL[kind])
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for param, saved in zip(again, params):
-        param.data.copy_(saved)
+    resumed, again = resumed_from(optimizer.state_dict(), params, kind, **ALL[kind])
     assert_equal(train(resumed, again, 3, first=3), train(optimizer, params, 3, first=3))
 
 
@@ -49,22 +46,18 @@ def apexs_state_dict(optimizer, **more):
 
 @pytest.mark.parametrize("kind", [FusedAdam, FusedLAMB], ids=lambda kind: kind.__name__)
 def test_an_optimizer_dict_of_apexs_resumes(kind, device):
-    params, again = make_params(device), make_params(device)
-    optimizer = kind(params, weight_decay=0.1, adam_w_mode=False)
+    params, options = make_params(device), {"weight_decay": 0.1, "adam_w_mode": False}
+    optimizer = kind(params, **options)
     train(optimizer, params, 3)
     more = {"grad_averaging": 1, "max_grad_norm": 1.0} if kind is FusedLAMB else {}
-    resumed = kind(again, weight_decay=0.1, adam_w_mode=False)
-    resumed.load_state_dict(apexs_state_dict(optimizer, **more))
-    for param, saved in zip(again, params):
-        param.data.copy_(saved)
+    resumed, again = resumed_from(apexs_state_dict(optimizer, **more), params, kind, **options)
     assert_equal(train(resumed, again, 2, first=3), train(optimizer, params, 2, first=3))
 
 
 def test_a_novograd_dict_of_apexs_resumes(device):
     """apex keeps the norms in the group, by dtype, and could not load them before a step."""
-    params, again = make_params(device), make_params(device)
-    for some in (params, again):
-        some[1].data = some[1].data.half()
+    params = make_params(device)
+    params[1].data = params[1].data.half()
     optimizer = FusedNovoGrad(params)
     train(optimizer, params, 3)
     saved = apexs_state_dict(optimizer, grad_averaging=1)
@@ -73,10 +66,7 @@ def test_a_novograd_dict_of_apexs_resumes(device):
         torch.stack(norms[1:2]),
         torch.stack(norms[:1] + norms[2:]),
     ]
-    resumed = FusedNovoGrad(again)
-    resumed.load_state_dict(saved)
-    for param, value in zip(again, params):
-        param.data.copy_(value)
+    resumed, again = resumed_from(saved, params, FusedNovoGrad)
     assert_equal(train(resumed, again, 2, first=3), train(optimizer, params, 2, first=3))
 
 

@@ -1,14 +1,12 @@
 """Subclasses of apex's FusedAdam with a step of their own over amp_C, as fairseq has one."""
 
-import copy
-
 import amp_C
 import pytest
 import torch
 from apex import amp
 from apex.multi_tensor_apply import multi_tensor_applier
 from apex.optimizers import FusedAdam
-from compat.optimizers import ALL, assert_equal, every, make_params, set_grads, train
+from compat.optimizers import ALL, assert_equal, every, make_params, resumed_from, set_grads, train
 from nets import linear_net, overflow_at, train_step
 
 import torchamp
@@ -80,13 +78,10 @@ own = pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.__name__)
 @own
 def test_they_step_as_the_class_itself_through_save_and_load(kind, device):
     base, options = OWN[kind]
-    params, twins, again = (make_params(device) for _ in range(3))
+    params, twins = make_params(device), make_params(device)
     optimizer, expected = kind(params, **options), base(twins, **options)
     assert_equal(train(optimizer, params, 3), train(expected, twins, 3))
-    resumed = kind(again, **options)
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for param, value in zip(again, params):
-        param.data.copy_(value)
+    resumed, again = resumed_from(optimizer.state_dict(), params, kind, **options)
     assert_equal(train(resumed, again, 3, first=3), train(expected, twins, 3, first=3))
     assert resumed.param_groups[0].get("step") == expected.param_groups[0].get("step")
 

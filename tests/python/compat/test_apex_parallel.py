@@ -209,15 +209,6 @@ def test_two_ranks():
     )
 
 
-@pytest.fixture
-def one_rank(tmp_path):
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
-    )
-    yield
-    distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

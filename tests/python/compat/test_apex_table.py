@@ -10,7 +10,7 @@ from apex import amp
 from apex.amp.handle import AmpHandle
 from compat import table
 from nets import linear_net, sgd
-from torch import distributed, nn
+from torch import nn
 
 
 def found(path):
@@ -87,14 +87,6 @@ ARGUMENTS = {
     "apex.parallel.SyncBatchNorm": partial(dict, num_features=2),
     "apex.parallel.LARC.LARC": lambda: {"optimizer": sgd(linear_net())},
 }
-
-
-@pytest.fixture
-def one_rank(tmp_path):
-    store = distributed.FileStore(str(tmp_path / "store"), 1)
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", [name for name, row in table.CLASSES.items() if row[2]])

@@ -56,8 +56,7 @@ def test_grads_are_those_of_float64(kind, device):
     grad = torch.randn(5, 8, device=device)
     got = torch.autograd.grad(module(x), [x, *module.parameters()], grad)
     wanted = torch.autograd.grad(exact(module, x), [x, *module.parameters()], grad.double())
-    for a, b in zip(got, wanted):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS, **by_name)
@@ -166,8 +165,7 @@ def test_a_compiled_graph_has_them_whole(name, device):
     upstream = torch.randn(5, 8, device=device, dtype=torch.float64)
     got = torch.autograd.grad(whole(*tensors), tensors, upstream)
     wanted = torch.autograd.grad(sines(*tensors), tensors, upstream)
-    for a, b in zip(got, wanted):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(got, wanted)
 
 
 @pytest.mark.parametrize("param_dtype", DTYPES)

@@ -1,5 +1,7 @@
 """All of apex's optimizers, and how the tests train with them."""
 
+import copy
+
 import pytest
 import torch
 from apex.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad, FusedSGD
@@ -48,6 +50,14 @@ def train(optimizer, params, steps, first=0):
         set_grads(params, step)
         optimizer.step()
     return [param.detach().clone() for param in params]
+
+
+def resumed_from(saved, params, kind, **options):
+    """An optimizer that has loaded the state dict, and its parameters, copies of `params`."""
+    copies = [nn.Parameter(param.detach().clone()) for param in params]
+    optimizer = kind(copies, **options)
+    optimizer.load_state_dict(copy.deepcopy(saved))
+    return optimizer, copies
 
 
 def assert_equal(got, expected):
