@@ -58,6 +58,8 @@ void end_casts();
 /// The calling thread's. Null before its first use, and at the thread's end, when the thread's
 /// variables and the program's statics may still be destroyed.
 thread_local ThreadState* current = nullptr;
+/// Whether this thread's variables are destroyed, torch's callbacks among them. Statics may not be.
+thread_local bool has_ended = false;
 
 ThreadState& state() {
   if (current != nullptr) return *current;
@@ -67,9 +69,10 @@ ThreadState& state() {
     ~End() {
       end_casts();
       delete std::exchange(current, nullptr);
+      has_ended = true;
     }
   };
-  thread_local const End end;
+  thread_local const End end;  // NOLINT(clang-diagnostic-exit-time-destructors)
   return *current;
 }
 
@@ -100,7 +103,7 @@ void shield_nodes() {
 void turn_on(c10::DeviceType device_type, c10::ScalarType dtype) {
   if (state().before.empty()) {
     state().cache_before = is_autocast_cache_enabled();
-    shield_nodes();
+    if (!has_ended) shield_nodes();
   }
   const Before before{is_autocast_enabled(device_type), get_autocast_dtype(device_type)};
   state().before.emplace(device_type, before);
@@ -116,7 +119,7 @@ void turn_off(c10::DeviceType device_type) {
   state().before.erase(device_type);
   if (!state().before.empty()) return;
   set_autocast_cache_enabled(state().cache_before);
-  at::removeCallback(state().node_shield);
+  if (!has_ended) at::removeCallback(state().node_shield);
 }
 
 void end_casts() {

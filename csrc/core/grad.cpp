@@ -163,7 +163,7 @@ Tensor Grad::scaled() const {
 }
 
 const Tensor& Grad::sum_before() const {
-  static const Tensor none;
+  static const auto& none = *new Tensor;
   if (!is_open()) return none;
   if (before_->state == GradState::kScaled) return held_.earlier;
   if (has_master() && before_->state != GradState::kUnscaled) return none;

@@ -121,7 +121,7 @@ std::string image_folder() {
 }
 
 const ImageStore& image_store() {
-  static const ImageStore store(image_folder());
+  static const auto& store = *new ImageStore(image_folder());
   return store;
 }
 

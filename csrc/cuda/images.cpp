@@ -41,7 +41,7 @@ std::string find_or_compile(const std::string& key, const Program& program, int 
 }
 
 const std::string& image_of_program(const Program& program, int capability) {
-  static std::unordered_map<std::string, std::string> images;
+  static auto& images = *new std::unordered_map<std::string, std::string>;
   const std::string key = key_of(program, capability);
   const auto known = images.find(key);
   if (known != images.end()) return known->second;
@@ -49,7 +49,7 @@ const std::string& image_of_program(const Program& program, int capability) {
 }
 
 Program program_of(Kernel kernel) {
-  Program program{embedded_sources(), kNvrtcOptions};
+  Program program{embedded_sources(), nvrtc_options()};
   program.options.push_back("-DTORCHAMP_ONLY=" + definition(kernel));
   return program;
 }
@@ -67,8 +67,8 @@ const std::string& image_of(Kernel kernel, int capability) {
 }
 
 const std::string& trial_image(int capability) {
-  static const std::string text = trial_text();
-  return image_of_program({{{"trial.cu", text.c_str()}}, kNvrtcOptions}, capability);
+  static const auto& text = *new std::string(trial_text());
+  return image_of_program({{{"trial.cu", text.c_str()}}, nvrtc_options()}, capability);
 }
 
 }  // namespace torchamp::cuda

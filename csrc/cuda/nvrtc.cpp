@@ -99,10 +99,13 @@ std::unique_ptr<const Nvrtc> find_nvrtc() {
 
 }  // namespace
 
-const std::vector<std::string> kNvrtcOptions = {"-std=c++17", "--fmad=false"};
+const std::vector<std::string>& nvrtc_options() {
+  static const auto& options = *new std::vector<std::string>{"-std=c++17", "--fmad=false"};
+  return options;
+}
 
 const Nvrtc& Nvrtc::instance() {
-  static const std::unique_ptr<const Nvrtc> nvrtc = find_nvrtc();
+  static const Nvrtc* const nvrtc = find_nvrtc().release();
   return *nvrtc;
 }
 

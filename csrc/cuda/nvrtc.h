@@ -34,7 +34,7 @@ struct Program {
 };
 
 /// The options of every program.
-extern const std::vector<std::string> kNvrtcOptions;
+const std::vector<std::string>& nvrtc_options();
 
 class Nvrtc {
  public:

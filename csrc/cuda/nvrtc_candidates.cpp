@@ -84,7 +84,7 @@ Paths nvrtc_candidates() {
 }
 
 const std::string& nvrtc_identity() {
-  static const std::string identity = find_identity();
+  static const auto& identity = *new std::string(find_identity());
   return identity;
 }
 

@@ -47,7 +47,7 @@ void give_life_to_one_of(Defaults& defaults) {
 }  // namespace
 
 std::weak_ptr<const void> lifetime_of(torch::optim::Optimizer& optimizer) {
-  static const Life endless;
+  static const auto& endless = *new Life;
   if (const auto* fused = dynamic_cast<optim::FusedOptimizer*>(&optimizer))
     return fused->steppers();
   Defaults& defaults = OfOptimizer::defaults_of(optimizer);

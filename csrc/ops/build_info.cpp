@@ -18,8 +18,9 @@ const char* cpu_backend() {
 }  // namespace
 
 const BuildInfo& build_info() {
-  static const BuildInfo info{TORCHAMP_VERSION,      TORCHAMP_TORCH_VERSION, TORCHAMP_COMPILER,
-                              TORCHAMP_CXX_STANDARD, TORCHAMP_FATBIN_ARCHS,  TORCHAMP_NVCC};
+  static const auto& info =
+      *new BuildInfo{TORCHAMP_VERSION,      TORCHAMP_TORCH_VERSION, TORCHAMP_COMPILER,
+                     TORCHAMP_CXX_STANDARD, TORCHAMP_FATBIN_ARCHS,  TORCHAMP_NVCC};
   return info;
 }
 

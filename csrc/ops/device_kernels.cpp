@@ -14,7 +14,7 @@ namespace {
 /// Whether this is the first call for the device.
 bool is_first(int device) {
   static std::mutex mutex;
-  static std::unordered_set<int> known;
+  static auto& known = *new std::unordered_set<int>;
   const std::lock_guard<std::mutex> lock(mutex);
   return known.insert(device).second;
 }

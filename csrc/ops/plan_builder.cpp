@@ -29,9 +29,8 @@ std::optional<DType> kernel_dtype(const Tensor& tensor) {
   }
 }
 
-const Tensor none;
-
 const Tensor& tensor_at(const NamedList& list, size_t i) {
+  static const auto& none = *new Tensor;
   return list.tensors.empty() ? none : list.tensors[i];
 }
 
@@ -279,7 +278,7 @@ Work build_plan(const char* op, Lists lists, const DeviceKernels& kernels) {
 }
 
 const Tensor& first_defined(TensorList tensors) {
-  static const Tensor none = at::empty({0}, at::kFloat);
+  static const auto& none = *new Tensor(at::empty({0}, at::kFloat));
   for (const Tensor& tensor : tensors) {
     if (tensor.defined()) return tensor;
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <torchamp/detail/own_of_thread.h>
 
 #include <algorithm>
 #include <cstring>
@@ -21,7 +22,7 @@ struct KeptTable {
 
 /// The most recently used first. Per thread, because from put() to the launch no other thread
 /// may free a table.
-thread_local std::list<KeptTable> tables;
+using KeptTables = std::list<KeptTable>;
 constexpr size_t kMostTables = 16;  // several of each kernel of an iteration
 
 /// The memory is the stream's: it is reused after the launches that read it.
@@ -38,6 +39,7 @@ at::Tensor sent(const cuda::Queue& queue, const std::vector<unsigned char>& byte
 
 const unsigned char* ResidentTables::put(const std::vector<unsigned char>& bytes) {
   if (cuda::is_capturing(queue_)) return nullptr;
+  auto& tables = detail::own_of_thread<KeptTables>();
   const auto found = std::find_if(tables.begin(), tables.end(), [&](const KeptTable& table) {
     return table.device == queue_.device && table.stream == queue_.stream && table.bytes == bytes;
   });

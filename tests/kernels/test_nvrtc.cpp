@@ -53,7 +53,7 @@ class NvrtcTest : public testing::Test {
 };
 
 Program only(Kernel kernel) {
-  Program program{embedded_sources(), kNvrtcOptions};
+  Program program{embedded_sources(), nvrtc_options()};
   program.options.push_back("-DTORCHAMP_ONLY=" + definition(kernel));
   return program;
 }

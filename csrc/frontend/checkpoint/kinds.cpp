@@ -230,26 +230,25 @@ class FusedKind : public Kind {
 
 const Kind* kind_of(const Optimizer& optimizer) {
   namespace lib = torch::optim;
-  static const FixedOption no_maximize{"maximize", false},
-      decoupled{"decoupled_weight_decay", true}, coupled{"decoupled_weight_decay", false},
-      corrected{"bias_correction", true};
-  static const LibTorchKind<lib::SGDOptions, lib::SGDParamState> sgd(
+  const FixedOption no_maximize{"maximize", false}, decoupled{"decoupled_weight_decay", true},
+      coupled{"decoupled_weight_decay", false}, corrected{"bias_correction", true};
+  static const auto* const sgd = new LibTorchKind<lib::SGDOptions, lib::SGDParamState>(
       "SGD", {no_maximize, {"decay_after_momentum", false}});
-  static const LibTorchKind<lib::AdamOptions, lib::AdamParamState> adam(
+  static const auto* const adam = new LibTorchKind<lib::AdamOptions, lib::AdamParamState>(
       "Adam", {no_maximize, coupled, corrected});
-  static const LibTorchKind<lib::AdamWOptions, lib::AdamWParamState> adamw(
+  static const auto* const adamw = new LibTorchKind<lib::AdamWOptions, lib::AdamWParamState>(
       "AdamW", {no_maximize, decoupled, corrected});
-  static const LibTorchKind<lib::AdagradOptions, lib::AdagradParamState> adagrad(
+  static const auto* const adagrad = new LibTorchKind<lib::AdagradOptions, lib::AdagradParamState>(
       "Adagrad", {no_maximize, coupled});
-  static const LibTorchKind<lib::RMSpropOptions, lib::RMSpropParamState> rmsprop("RMSprop",
-                                                                                 {no_maximize});
-  static const FusedKind fused;
-  if (dynamic_cast<const FusedOptimizer*>(&optimizer)) return &fused;
-  if (dynamic_cast<const lib::SGD*>(&optimizer)) return &sgd;
-  if (dynamic_cast<const lib::Adam*>(&optimizer)) return &adam;
-  if (dynamic_cast<const lib::AdamW*>(&optimizer)) return &adamw;
-  if (dynamic_cast<const lib::Adagrad*>(&optimizer)) return &adagrad;
-  if (dynamic_cast<const lib::RMSprop*>(&optimizer)) return &rmsprop;
+  static const auto* const rmsprop =
+      new LibTorchKind<lib::RMSpropOptions, lib::RMSpropParamState>("RMSprop", {no_maximize});
+  static const auto* const fused = new FusedKind;
+  if (dynamic_cast<const FusedOptimizer*>(&optimizer)) return fused;
+  if (dynamic_cast<const lib::SGD*>(&optimizer)) return sgd;
+  if (dynamic_cast<const lib::Adam*>(&optimizer)) return adam;
+  if (dynamic_cast<const lib::AdamW*>(&optimizer)) return adamw;
+  if (dynamic_cast<const lib::Adagrad*>(&optimizer)) return adagrad;
+  if (dynamic_cast<const lib::RMSprop*>(&optimizer)) return rmsprop;
   return nullptr;
 }
 

@@ -142,7 +142,7 @@ Diagnostic nvrtc_diagnostic(const cuda::Nvrtc& nvrtc) {
   try {
     if (architectures.empty()) throw std::runtime_error("it names no architecture");
     nvrtc.compile(
-        {{{"doctor.cu", "extern \"C\" __global__ void doctor() {}"}}, cuda::kNvrtcOptions},
+        {{{"doctor.cu", "extern \"C\" __global__ void doctor() {}"}}, cuda::nvrtc_options()},
         "sm_" + std::to_string(architectures.back()));
     return {"NVRTC", name + ", compiles for " + targets};
   } catch (const std::exception& error) {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
+#include <torchamp/detail/own_of_thread.h>
 
 #include <algorithm>
 #include <exception>
@@ -22,7 +23,7 @@ struct OpenWatch {
 };
 
 OpenWatch& open_watch() {
-  static OpenWatch instance;
+  static auto& instance = *new OpenWatch;
   return instance;
 }
 
@@ -33,7 +34,7 @@ struct Scope {
 
 /// The scopes that this thread has entered since the watch began, the innermost last.
 std::vector<Scope>& open_scopes() {
-  thread_local std::vector<Scope> instance;
+  auto& instance = detail::own_of_thread<std::vector<Scope>>();
   thread_local int64_t generation = 0;
   const std::lock_guard<std::mutex> lock(open_watch().mutex);
   if (std::exchange(generation, open_watch().generation) != open_watch().generation) {

@@ -3,11 +3,22 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
+#include <torchamp/averaged_model.h>
+#include <torchamp/build_info.h>
+#include <torchamp/clip.h>
+#include <torchamp/float32_params.h>
+#include <torchamp/functions.h>
+#include <torchamp/grad_scaler.h>
+#include <torchamp/logging.h>
+#include <torchamp/ops.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/optim/sgd.h>
 #include <torchamp/serialize.h>
+#include <torchamp/telemetry.h>
 
+#include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -192,30 +203,91 @@ TEST_P(LifetimesTest, AProcessEndsWellWhereverAModelLives) {
   }
 }
 
-/// Saves at the end.
+/// Calls the public API, but for what torch itself cannot do as a process ends: draw random
+/// numbers, record ops, normalize batches, backwards, and a save or autocast that is not the
+/// `first`. `net` is another one.
+void use_all(Amped<Net>& amped, Net& net, bool first) {
+  const Batch batch = make_batch(at::kCPU);
+  const auto forward = [](NetImpl& own, const at::Tensor& x) { return own.last(own.first(x)); };
+  const auto train = [&](Amped<Net>& own) {
+    (void)own.model.call(forward, batch.data);
+    for (const at::Tensor& param : own.model->parameters()) {
+      param.mutable_grad() = at::ones_like(param);
+    }
+    clip_grad_norm_(own.optimizer, 1.0);
+    own.optimizer.step();
+    own.optimizer.zero_grad();
+  };
+  train(amped);
+  AveragedModel average(amped.model, net);
+  average.update_parameters(amped.model);
+  {
+    const Float32Params lent(amped);
+    const at::NoGradGuard no_grad;
+    amped.model->last->bias.add_(1);
+  }
+  (void)amped.optimizer.master_params();
+  (void)telemetry(amped.optimizer);
+  if (first) {
+    std::ostringstream file;
+    torch::save(amped.model, file);
+    torch::serialize::OutputArchive archive;
+    save(*amped.model.amp(), archive);
+    archive.save_to(file);
+  }
+
+  optim::FusedSGD sgd(net->parameters(), optim::FusedSGDOptions(0.1));
+  auto fused = initialize(net, sgd, quiet(OptLevel::O5));
+  train(fused);
+  release(fused);
+
+  if (first) {
+    const autocast casts(at::kCPU, at::kBFloat16);
+  }
+  GradScaler scaler;
+  (void)scaler.scale(forward(*net, batch.data));
+  (void)half_function([](const at::Tensor& x) { return x; })(batch.data);
+  (void)ops::l2norm(net->parameters());
+  std::ostringstream text;
+  text << build_info().version << backend(at::kCPU).name << *amped.model.amp();
+  log_message(LogLevel::kInfo, "the program ends");
+}
+
+/// Made before main, and so destroyed after all that the first initialize makes.
 struct Trainer {
   ~Trainer() {
     if (!amped) return;
-    std::ostringstream file;
-    torch::save(amped->model, file);
+    try {
+      use_all(*amped, *net, is_first);
+    } catch (const std::exception& error) {
+      std::cerr << error.what();
+      std::abort();
+    }
   }
+  bool is_first = true;
   std::optional<Amped<Net>> amped;
+  std::optional<Net> net;
 };
-
-/// Made before main, and so destroyed after all that the first initialize makes.
 Trainer of_the_program;
 
-[[noreturn]] void end_process_with_a_global(const std::function<Amped<Net>()>& make) {
+[[noreturn]] void end_process_with_a_global(const std::function<Amped<Net>()>& make, bool used) {
   of_the_program.amped.emplace(make());
+  of_the_program.net.emplace(make_net(at::kCPU));
+  if (used) {
+    use_all(*of_the_program.amped, *of_the_program.net, true);
+    of_the_program.is_first = false;
+  }
   std::exit(0);
 }
 
-TEST_P(LifetimesTest, AProcessEndsWellWhereItsFirstModelIsAGlobal) {
+TEST_P(LifetimesTest, AGlobalMayUseAllAsTheProcessEnds) {
   if (!device().is_cpu()) GTEST_SKIP() << "a forked process has no CUDA device";
   const std::string style = GTEST_FLAG_GET(death_test_style);
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process that has initialized nothing
-  EXPECT_EXIT(end_process_with_a_global([this] { return make_amped(); }),
-              testing::ExitedWithCode(0), "");
+  for (const bool used : {false, true}) {
+    EXPECT_EXIT(end_process_with_a_global([this] { return make_amped(); }, used),
+                testing::ExitedWithCode(0), "");
+  }
   GTEST_FLAG_SET(death_test_style, style);
 }
 
