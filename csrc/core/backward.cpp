@@ -163,22 +163,33 @@ void Backward::finish() {
                 "which must not be unscaled; call scaled_loss.backward()");
   }
   close();
-  for (const auto& state : states_) state->had_scaled_loss_ |= !scaler_.is_identity();
   if (options_.delay_unscale) {
     const auto overflow = scaler_.dynamic() ? scaler_.deferred() : nullptr;
     const auto scaling = std::make_shared<const Scaling>(Scaling{scaled_by_, overflow, loss_});
     for (const auto& state : states_) state->grads().delay(scaling);
+    note_scaled_loss();
     return;
   }
   had_graphs_ = std::any_of(states_.begin(), states_.end(),
                             [](const auto& state) { return state->grads().have_graphs(); });
   const End end = end_all(!options_.delay_overflow_check);
+  note_scaled_loss();
   const bool skips = scaler_.dynamic();
   const bool shares = states_.size() > 1 || scaler_.agrees();
   for (const auto& state : states_) {
     if (skips) state->overflows_.add(end.found_inf, shares);
     if (skips) tell_sharers(*state, end);
     report(*state, end, skips);
+  }
+}
+
+/// What a step is to know of the last loss.
+void Backward::note_scaled_loss() const {
+  using ScaledLoss = OptimizerState::ScaledLoss;
+  if (scaler_.is_identity()) return;
+  for (const auto& state : states_) {
+    const bool has_grads = state->grads().are_scaled() || !state->grads().are_missing();
+    state->scaled_loss_ = has_grads ? ScaledLoss::kWithGrads : ScaledLoss::kWithoutGrads;
   }
 }
 

@@ -75,6 +75,7 @@ class TORCHAMP_API Backward {
   void report(OptimizerState& state, const End& end, bool skips) const;
   void tell_sharers(const OptimizerState& state, const End& end) const;
   void close();
+  void note_scaled_loss() const;
 
   States states_;
   States others_;  ///< of this thread; grads that it leaves their parameters are stray

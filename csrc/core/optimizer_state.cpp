@@ -119,7 +119,7 @@ void OptimizerState::begin_using(const char* function, const std::shared_ptr<Par
   param->users.push_back(this);
   params_.push_back(param);
   grads_.forget_seen();
-  if (!had_scaled_loss_) return;
+  if (scaled_loss_ == ScaledLoss::kNone) return;
   if (grad_of(param->model).defined()) warn_once(std::string(function) + kDroppedUnknown);
   param->model.mutable_grad().reset();
   param->grad.notice(/*shows=*/false);

@@ -129,9 +129,9 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   Overflows overflows_;
   Grads grads_{params_, overflows_};
   bool is_open_ = false;
-  bool had_scaled_loss_ = false;  ///< a backward since it was made
-  bool has_stepped_ = false;      ///< or has begun to
-  std::thread::id thread_;        ///< that used it last
+  enum class ScaledLoss { kNone, kWithoutGrads, kWithGrads } scaled_loss_ = ScaledLoss::kNone;
+  bool has_stepped_ = false;  ///< or has begun to
+  std::thread::id thread_;    ///< that used it last
   std::string warning_;
   std::unordered_set<std::string> warned_;
   std::shared_ptr<Observer> observer_;  ///< may be null

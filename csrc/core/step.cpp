@@ -20,9 +20,14 @@ constexpr const char* kLacksGrads =
 
 constexpr const char* kUnscaled =
     ": expected a backward in scale_loss before the first step, since the loss scale is dynamic, "
-    "got "
-    "grads of one outside of it, in which small numbers are lost to 16 bits; run it in scale_loss. "
+    "got grads of one outside of it, in which small numbers are lost to 16 bits; run it in "
+    "scale_loss. "
     "If the program scales losses itself, give initialize a loss_scale of 1";
+
+constexpr const char* kAssigned =
+    ": expected grads of a backward in scale_loss, got grads that came after a scale_loss without "
+    "one, and are not unscaled; assign those of the scaled loss in its scope, or assign those that "
+    "torch.autograd.grad gives of the loss itself";
 
 constexpr const char* kDataWritten =
     ": expected parameters to hold what initialize has left in them, or what was written in a way "
@@ -50,7 +55,9 @@ void Step::begin(const char* function) {
   const bool needs_scale = std::any_of(scalers_.begin(), scalers_.end(), is_dynamic);
   if (grads.are_missing()) {
     state.warn_once(std::string(function) + kLacksGrads);
-  } else if (needs_scale && !state.had_scaled_loss_) {
+  } else if (state.scaled_loss_ == OptimizerState::ScaledLoss::kWithoutGrads) {
+    state.warn_once(std::string(function) + kAssigned);
+  } else if (needs_scale && state.scaled_loss_ == OptimizerState::ScaledLoss::kNone) {
     state.warn_once(std::string(function) + kUnscaled);
   }
   if (const Param* param = state.written_before_first_step()) {

@@ -1,4 +1,5 @@
 // Mistakes that may be meant: one message each.
+#include <torch/csrc/autograd/autograd.h>
 #include <torchamp/autocast.h>
 #include <torchamp/float32_params.h>
 #include <torchamp/optim/sgd.h>
@@ -91,6 +92,33 @@ TEST_P(WarningsTest, OfGradsThatLoseTheirGraph) {
   EXPECT_NE(logged([&] { backward(true); }).find(text), std::string::npos);
   EXPECT_EQ(logged([&] { backward(true); }).find(text), std::string::npos);
   training.optimizer().zero_grad();
+}
+
+TEST_P(WarningsTest, OfGradsThatComeAfterTheScopeOfTheirLoss) {
+  const std::string text =
+      "Optimizer::step: expected grads of a backward in scale_loss, got grads that came after a "
+      "scale_loss without one, and are not unscaled; assign those of the scaled loss in its scope, "
+      "or assign those that torch.autograd.grad gives of the loss itself\n";
+  const auto warned = [&](double loss_scale, bool inside) {
+    Training training(device(), Options(level()).loss_scale(loss_scale));
+    const std::vector<Tensor> params = training.net->parameters();
+    const auto assign = [&](const std::vector<Tensor>& grads) {
+      for (size_t i = 0; i < params.size(); ++i) params[i].mutable_grad() = grads[i];
+    };
+    return logged([&] {
+      std::vector<Tensor> grads;
+      {
+        const scale_loss scaled_loss(training.loss(), training.optimizer());
+        grads = torch::autograd::grad({scaled_loss}, params);
+        if (inside) assign(grads);
+      }
+      if (!inside) assign(grads);
+      training.optimizer().step();
+    });
+  };
+  EXPECT_EQ(warned(64, /*inside=*/false), text);
+  EXPECT_EQ(warned(64, /*inside=*/true), "");
+  EXPECT_EQ(warned(1, /*inside=*/false), "");
 }
 
 TEST_P(WarningsTest, OfAFirstStepThatUndoesADataWrite) {

@@ -1,5 +1,5 @@
-"""Backwards with create_graph, as of AdaHessian: grads that are unscaled lose their graph, which is
-told."""
+"""What is told of torch.autograd's own calls: backwards with create_graph, as of AdaHessian, whose
+grads lose their graph, and grads of torch.autograd.grad that nothing unscales."""
 
 import warnings
 
@@ -64,3 +64,45 @@ def test_its_remedy(level):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         amp.scale_loss(loss_of(model), optimizer).backward()
+
+
+ASSIGNED = (
+    "step: expected grads of a backward in scale_loss, got grads that came after a scale_loss "
+    "without one, and are not unscaled; assign those of the scaled loss in its scope, or assign "
+    "those that torch.autograd.grad gives of the loss itself"
+)
+
+
+def after_a_step(level, how, **options):
+    """The parameters, in float32, and what was told."""
+    torch.manual_seed(0)
+    model, optimizer = initialized(level, nn.Linear(4, 2), **options)
+    params, grads = list(model.parameters()), []
+    loss = loss_of(model)
+    with warned() as told:
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            if how == "backward":
+                scaled_loss.backward()
+            else:
+                grads = torch.autograd.grad(loss if how == "loss" else scaled_loss, params)
+            if how == "inside":
+                for param, grad in zip(params, grads):
+                    param.grad = grad
+        if how in ("after", "loss"):
+            for param, grad in zip(params, grads):
+                param.grad = grad
+        optimizer.step()
+    return [param.detach().clone() for param in amp.master_params(optimizer)], told
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_scaled_grads_that_come_after_the_scope_are_told(level):
+    expected, told = after_a_step(level, "backward", loss_scale=64.0)
+    assert told == []
+    inside, told = after_a_step(level, "inside", loss_scale=64.0)
+    assert told == [] and all(map(torch.equal, inside, expected))
+    of_the_loss, told = after_a_step(level, "loss", loss_scale=64.0)
+    assert told == [ASSIGNED] and all(map(torch.equal, of_the_loss, expected))
+    after, told = after_a_step(level, "after", loss_scale=64.0)
+    assert told == [ASSIGNED] and not any(map(torch.equal, after, expected))
+    assert after_a_step(level, "after", loss_scale=1.0)[1] == []

@@ -335,3 +335,18 @@ def test_a_stranger_that_comes_to_step_masters_finds_them(level, change):
     late.step()
     assert calls == [torch.float32] and last(late).dtype != torch.float32
     amp.release(model)
+
+
+@pytest.mark.parametrize("level", ["O2", "O5"])
+def test_one_overflow_skips_a_step_of_the_masters_of_two(level):
+    models = [linear_net(), linear_net()]
+    owners = [nets.sgd(model) for model in models]
+    amp.initialize(models, owners, opt_level=level, loss_scale="dynamic", verbosity=0)
+    both = torch.optim.SGD([*models[0].parameters(), *models[1].parameters()], lr=0.1)
+    backward(models[0], owners[0])
+    with overflow_at(models[1][0].weight):
+        backward(models[1], owners[1])
+    before = [everything(*each) for each in zip(models, owners)]
+    both.step()
+    assert not any(map(changed, before, map(everything, models, owners)))
+    amp.release(models)

@@ -161,6 +161,15 @@ def test_values_written_through_data_are_kept():
     assert (model.first.weight == 0.5).all() and not changed(saved, dict(model.state_dict()))
 
 
+@pytest.mark.parametrize("make", [sgd, fused_adam])
+def test_values_written_to_masters_are_kept(make):
+    model, optimizer = trained("O2", make)
+    with torch.no_grad():
+        written = [master.mul_(1.7).clone() for master in amp.master_params(optimizer)]
+    amp.release(model)
+    assert all(map(torch.equal, model.parameters(), written))
+
+
 def test_user_hooks_forwards_and_steps_come_back():
     model = Net()
     optimizer = sgd(model)

@@ -143,6 +143,24 @@ def test_a_backward_onto_grads_of_a_skipped_step_is_told(level, make):
     amp.release(program.model)
 
 
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_strays_between_backwards_of_its_own_are_told(level, make):
+    program, other = Program(level, make), Program(level, make)
+    for _ in range(2):
+        program.backward()
+        other.backward(program.model(2.0**-12))
+    program.model(0.25).backward()  # onto them
+    assert refusal(program.optimizer.step) == (
+        "step: expected grads of backwards in scale_loss's that were given this optimizer, got "
+        "one, of sizes [2, 2], of a scale_loss that was not; give it all optimizers whose "
+        "parameters its loss reaches, or zero their grads before their own backward"
+    )
+    program.step()  # which begins with it
+    amp.release(program.model)
+    amp.release(other.model)
+
+
 @pytest.mark.parametrize("level", MASTER_LEVELS)
 def test_a_grad_from_before_its_group_is_told(level):
     program = Program(level)

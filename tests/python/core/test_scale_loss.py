@@ -97,6 +97,22 @@ def test_grads_are_unscaled_by_the_scale_before_another_loss_changed_it():
     assert torch.equal(grads(optimizers[0])[0], first)
 
 
+def test_grads_that_another_optimizer_has_delayed_are_unscaled_by_their_own_scale():
+    model = linear_net()
+    loss_of(model).backward()
+    expected = [2 * param.grad for param in model.parameters()]
+    both = [sgd(model), sgd(model)]
+    options = {"opt_level": "O0", "loss_scale": "dynamic", "num_losses": 2, "verbosity": 0}
+    amp.initialize(model, both, **options)
+    with overflow_at(model[0].weight):
+        backward(model, both[0], loss_id=0)  # whose scale is halved
+    both[0].zero_grad()
+    backward(model, both[0], loss_id=0, delay_unscale=True)
+    backward(model, both[1], loss_id=1)
+    for param, grad in zip(model.parameters(), expected):
+        torch.testing.assert_close(param.grad, grad)
+
+
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O5"])
 def test_parameters_that_take_no_part_have_no_grads(level):
     model, optimizer = initialized(level, Net(), loss_scale="dynamic")

@@ -130,6 +130,36 @@ def test_an_overflow_without_grads_is_cleared_by_a_zeroing_and_by_a_step(clear):
     assert changed(before, everything(models[0], both[0])) != set()
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_an_overflow_beside_another_optimizer_outlives_a_backward_alone_and_an_edit(level):
+    models = [linear_net(), linear_net()]
+    both = [sgd(model) for model in models]
+    amp.initialize(models, both, opt_level=level, verbosity=0)
+    with overflow_at(models[1][0].weight):
+        with amp.scale_loss(sum(map(loss_of, models)), both) as scaled_loss:
+            scaled_loss.backward()
+    backward(models[0], both[0])
+    both[0].param_groups[0]["params"].pop()
+    before = everything(models[0], both[0])
+    both[0].step()
+    assert changed(before, everything(models[0], both[0])) == set()
+
+
+def test_an_overflow_is_cleared_for_all_that_share_the_parameters_whose_grads_are_dropped():
+    model = linear_net()
+    both = [sgd(model), sgd(model)]
+    amp.initialize(model, both, opt_level="O0", loss_scale="dynamic", verbosity=0)
+    train_step(model, both[1])
+    with overflow_at(model[0].weight):
+        backward(model, both[0])
+    for param in model.parameters():
+        param.grad = None
+    backward(model, both[0])
+    before = everything(model, both[1])
+    both[1].step()
+    assert changed(before, everything(model, both[1])) != set()
+
+
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, optimizers.FusedAdamW])
 @pytest.mark.parametrize("level", ["O2", "O5"])
 def test_a_compiled_step_steps_masters(level, kind):
