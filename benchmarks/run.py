@@ -17,6 +17,7 @@ BENCHMARKS = {
     "ops": "ops, from Python",
     "step": "optimizer steps",
     "training": "training iterations",
+    "compile": "headers",
 }
 
 

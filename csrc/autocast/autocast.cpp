@@ -53,14 +53,14 @@ struct autocast::Before {
   bool cache_enabled;
 };
 
-autocast::autocast(c10::DeviceType device_type, std::optional<c10::ScalarType> dtype, bool enabled,
-                   bool cache_enabled) {
+autocast::autocast(c10::DeviceType device_type, const AutocastOptions& options) {
   check_device_type(device_type);
-  if (enabled && dtype) check_dtype(*dtype);
+  const auto& dtype = options.dtype();
+  if (options.enabled() && dtype) check_dtype(*dtype);
   before_ =
       std::make_unique<Before>(Before{get(device_type), at::autocast::is_autocast_cache_enabled()});
-  set({device_type, enabled, dtype.value_or(before_->device.dtype)});
-  at::autocast::set_autocast_cache_enabled(cache_enabled);
+  set({device_type, options.enabled(), dtype.value_or(before_->device.dtype)});
+  at::autocast::set_autocast_cache_enabled(options.cache_enabled());
   at::autocast::increment_nesting();
 }
 

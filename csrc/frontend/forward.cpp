@@ -59,8 +59,9 @@ std::string Forward::explanation(const char* message) const {
                                   "amp::float_function or amp::promote_function")
                        : c10::str("forward: the model is in ", *low,
                                   "; make tensors in forward by x.options(), register every "
-                                  "module, add modules before initialize, and call the model, not "
-                                  "the module");
+                                  "module, parameter and buffer, declare amp_members for structs "
+                                  "of tensors, cast what parts of keep_fp32 are called with, add "
+                                  "modules before initialize, and call the model, not the module");
 }
 
 void Forward::rethrow_explained() const {

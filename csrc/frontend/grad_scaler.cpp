@@ -30,13 +30,13 @@ void check_backoff_factor(double factor) {
                     "GradScaler: expected backoff_factor to be between 0 and 1, got ", factor);
 }
 
-ops::ScaleRule checked_rule(double growth_factor, double backoff_factor, int64_t growth_interval) {
-  check_growth_factor(growth_factor);
-  check_backoff_factor(backoff_factor);
+ops::ScaleRule checked_rule(const GradScalerOptions& options) {
+  check_growth_factor(options.growth_factor());
+  check_backoff_factor(options.backoff_factor());
   ops::ScaleRule rule;
-  rule.growth_factor = growth_factor;
-  rule.backoff_factor = backoff_factor;
-  rule.growth_interval = growth_interval;
+  rule.growth_factor = options.growth_factor();
+  rule.backoff_factor = options.backoff_factor();
+  rule.growth_interval = options.growth_interval();
   rule.min_scale = 0.0;
   rule.max_scale = kMaxScale;
   return rule;
@@ -64,16 +64,10 @@ void check_has_no_masters(const char* method, torch::optim::Optimizer& optimizer
 
 }  // namespace
 
-GradScaler::GradScaler(double init_scale, double growth_factor, double backoff_factor,
-                       int64_t growth_interval, bool enabled)
-    : scaler_({LossScale("dynamic"), init_scale,
-               checked_rule(growth_factor, backoff_factor, growth_interval)}),
-      enabled_(enabled) {}
-
-GradScaler::GradScaler(at::Device device, double init_scale, double growth_factor,
-                       double backoff_factor, int64_t growth_interval, bool enabled)
-    : GradScaler(init_scale, growth_factor, backoff_factor, growth_interval, enabled) {
-  if (enabled) place_on(device);
+GradScaler::GradScaler(const GradScalerOptions& options)
+    : scaler_({LossScale("dynamic"), options.init_scale(), checked_rule(options)}),
+      enabled_(options.enabled()) {
+  if (enabled_ && options.device()) place_on(*options.device());
 }
 
 void GradScaler::place_on(at::Device device) {
@@ -271,11 +265,12 @@ void GradScaler::save(OutputArchive& archive) const {
 void GradScaler::load(InputArchive& archive) {
   if (!enabled_) return;
   const double scale = read(archive, "scale").toDouble();
-  const double growth_factor = read(archive, "growth_factor").toDouble();
-  const double backoff_factor = read(archive, "backoff_factor").toDouble();
-  const int64_t growth_interval = read(archive, "growth_interval").toInt();
+  GradScalerOptions saved;
+  saved.growth_factor(read(archive, "growth_factor").toDouble());
+  saved.backoff_factor(read(archive, "backoff_factor").toDouble());
+  saved.growth_interval(read(archive, "growth_interval").toInt());
   const int64_t growth_tracker = read(archive, "_growth_tracker").toInt();
-  const ops::ScaleRule rule = checked_rule(growth_factor, backoff_factor, growth_interval);
+  const ops::ScaleRule rule = checked_rule(saved);
   scaler_.load_state({scale, growth_tracker});
   scaler_.set_rule(rule);
 }

@@ -60,4 +60,8 @@ std::weak_ptr<const void> lifetime_of(torch::optim::Optimizer& optimizer) {
   return life == nullptr ? endless.token : life->token;
 }
 
+bool was_moved_from(torch::optim::Optimizer& optimizer) {
+  return OfOptimizer::defaults_of(optimizer) == nullptr;
+}
+
 }  // namespace torchamp

@@ -11,4 +11,7 @@ namespace torchamp {
 /// torchamp's, or of a class that derives from one of these and has its options. Never for others.
 std::weak_ptr<const void> lifetime_of(torch::optim::Optimizer& optimizer);
 
+/// Whether an optimizer without groups was moved from; else the program has cleared them.
+bool was_moved_from(torch::optim::Optimizer& optimizer);
+
 }  // namespace torchamp

@@ -68,6 +68,10 @@ const char* name(OptLevel opt_level) {
   return kNames[static_cast<int>(opt_level)];
 }
 
+std::ostream& operator<<(std::ostream& stream, OptLevel opt_level) {
+  return stream << name(opt_level);
+}
+
 LossScale::LossScale(const std::string& text) {
   if (text == "dynamic") return;
   char* end = nullptr;

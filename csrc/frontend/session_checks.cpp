@@ -179,17 +179,23 @@ void warn_of_averaged_parts(const GivenParams& given, Texts& texts) {
 }
 
 void warn_of_float64(const GivenParams& given, Texts& texts) {
-  const auto dtype = given.properties.cast_model_type;
+  const Properties& properties = given.properties;
+  const auto dtype =
+      properties.autocast_type ? properties.autocast_type : properties.cast_model_type;
   if (!dtype || *dtype == at::kDouble) return;
+  const std::string what =
+      properties.autocast_type
+          ? c10::str("whose ops are not cast to ", dtype_name(*dtype))
+          : c10::str("it is rounded to ", dtype_name(*dtype), ", and a master of it to float32");
   for (size_t i = 0; i < given.models.size(); ++i) {
     const Named& params = given.models[i];
     const auto found = std::find_if(params.begin(), params.end(), [](const auto& param) {
       return param.second.scalar_type() == at::kDouble;
     });
     if (found == params.end()) continue;
-    texts.push_back(c10::str(
-        "initialize: expected models[", i, "] to be in float32, got parameter \"", found->first,
-        "\" in float64; it is rounded to ", dtype_name(*dtype), ", and a master of it to float32"));
+    texts.push_back(c10::str("initialize: expected models[", i,
+                             "] to be in float32, got parameter \"", found->first,
+                             "\" in float64; ", what));
   }
 }
 

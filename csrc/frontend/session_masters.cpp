@@ -21,7 +21,7 @@ WrappedOptimizer& Session::living_optimizer(size_t index) {
   }
   TORCH_CHECK(optimizer.wrapped != nullptr,
               "Optimizer: expected the optimizer that initialize was given to hold its parameters, "
-              "but it was destroyed, moved or emptied; keep it where it is, or let initialize own "
+              "but it was destroyed or moved; keep it where it is, or let initialize own "
               "it: initialize(model, std::move(optimizer), opt_level)");
   return optimizer;
 }

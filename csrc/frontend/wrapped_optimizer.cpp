@@ -21,7 +21,8 @@ bool are_written(const core::OptimizerState& state) {
 
 bool WrappedOptimizer::is_alive() const {
   if (wrapped == nullptr || life.expired()) return false;
-  return state->params().empty() || !wrapped->param_groups().empty();
+  if (state->params().empty() || !wrapped->param_groups().empty()) return true;
+  return !was_moved_from(*wrapped);
 }
 
 WrappedOptimizer::WrappedOptimizer(torch::optim::Optimizer& optimizer,

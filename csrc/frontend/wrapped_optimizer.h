@@ -32,7 +32,7 @@ struct WrappedOptimizer {
 
   /// Whether its groups hold what `state` steps.
   bool is_current() const;
-  /// False once it is known to be destroyed, moved or emptied.
+  /// False once it is known to be destroyed or moved.
   bool is_alive() const;
   /// Throws RuntimeError, which names the optimizer to step, if the program has stepped the wrapped
   /// one, as the counts in its states show.

@@ -17,6 +17,8 @@ const char* cpu_backend() {
 
 }  // namespace
 
+const char detail::headers_0_1 = 0;
+
 const BuildInfo& build_info() {
   static const auto& info =
       *new BuildInfo{TORCHAMP_VERSION,      TORCHAMP_TORCH_VERSION, TORCHAMP_COMPILER,

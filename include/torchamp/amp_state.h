@@ -53,14 +53,11 @@ class TORCHAMP_API Amp {
   LossScaler& loss_scaler(int64_t loss_id = 0) const;
   /// One per loss; empty if not enabled.
   std::vector<LossScaler>& loss_scalers() const;
-  /// The value of a model's parameter or buffer: if it has 16 bits a float32 copy, of its master if
-  /// it has one; else the tensor itself.
-  at::Tensor value(const at::Tensor& tensor) const;
-
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
   void close() const;
 
   /// @cond
+  at::Tensor value(const at::Tensor& tensor) const;  // float32_value()
   Session& session() const { return *session_; }
   /// @endcond
 

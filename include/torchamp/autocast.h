@@ -1,9 +1,11 @@
 // Scoped autocast, and how other threads adopt it.
 #pragma once
 
-#include <c10/core/DeviceType.h>
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <torch/arg.h>
 #include <torchamp/detail/export.h>
+#include <torchamp/detail/misuse.h>
 
 #include <memory>
 #include <optional>
@@ -33,18 +35,54 @@ class TORCHAMP_API AutocastState {
   std::shared_ptr<const Captured> captured_;
 };
 
+/// The arguments of autocast by name, with chained setters like LibTorch's options:
+/// `AutocastOptions(torch::kHalf).enabled(use_amp)`.
+class AutocastOptions {
+ public:
+  /// The device type's default dtype.
+  AutocastOptions() = default;
+  /// float16 or bfloat16.
+  AutocastOptions(c10::ScalarType dtype) : dtype_(dtype) {}
+  /// False: switches autocast off for the scope.
+  AutocastOptions& enabled(detail::Flag value) {
+    enabled_ = value;
+    return *this;
+  }
+  bool enabled() const { return enabled_; }
+  /// True: weights are cast once until the outermost scope ends. Off by default: such casts go
+  /// stale when weights are edited.
+  AutocastOptions& cache_enabled(detail::Flag value) {
+    cache_enabled_ = value;
+    return *this;
+  }
+  bool cache_enabled() const { return cache_enabled_; }
+
+  /// float16 or bfloat16; the device type's default if not given.
+  TORCH_ARG(std::optional<c10::ScalarType>, dtype);
+
+ private:
+  bool enabled_ = true;
+  bool cache_enabled_ = false;
+};
+
 /// Scoped autocast for one device type in this thread, like torch.autocast: the end restores
 /// the previous state, also after an exception. Threads that the program starts have their own
 /// state: see capture_state().
 class TORCHAMP_API autocast {
  public:
-  /// dtype: float16 or bfloat16; the device type's default if not given. The weight-cast cache is
-  /// off by default: it goes stale when weights are edited. If on, it is cleared when the outermost
-  /// scope ends. `enabled` false switches autocast off for the scope. Throws ValueError for another
-  /// dtype, and for device types without autocast.
-  [[nodiscard]] explicit autocast(c10::DeviceType device_type,
-                                  std::optional<c10::ScalarType> dtype = {}, bool enabled = true,
-                                  bool cache_enabled = false);
+  /// options: those, or a dtype. Throws ValueError for a dtype other than float16 and bfloat16, and
+  /// for device types without autocast.
+  [[nodiscard]] explicit autocast(c10::DeviceType device_type, const AutocastOptions& options = {});
+  /// By the device's type.
+  [[nodiscard]] explicit autocast(c10::Device device, const AutocastOptions& options = {})
+      : autocast(device.type(), options) {}
+  /// @cond
+  template <class T, std::enable_if_t<std::is_same_v<T, c10::ScalarType>, int> = 0>
+  explicit autocast(T) {
+    static_assert(detail::never<T>,
+                  "autocast takes a device, and then a dtype: autocast(device, torch::kHalf)");
+  }
+  /// @endcond
   ~autocast();
   autocast(const autocast&) = delete;
   autocast& operator=(const autocast&) = delete;

@@ -1,6 +1,8 @@
 // Averages of a model's weights: AveragedModel.
 #pragma once
 
+#include <ATen/ops/tensor.h>
+#include <torch/serialize/archive.h>
 #include <torchamp/initialize.h>
 
 #include <cstdint>
@@ -48,7 +50,7 @@ std::shared_ptr<T> averaged_clone(const std::shared_ptr<T>& model) {
 ///     amp::AveragedModel target(model, /*decay=*/0.995);
 ///     optimizer.step();
 ///     target.update_parameters(model);
-///     auto values = target->forward(x);
+///     auto values = target(x);
 ///
 /// The module must have clone(), for example by deriving from torch::nn::Cloneable; else it throws
 /// TypeError. Give it a second module of the class instead:
@@ -87,20 +89,55 @@ class AveragedModel {
   /// Averages the values of a Model, as those of its module.
   void update_parameters(const Model<M>& model) { update_parameters(model.module()); }
 
-  /// The float32 module, which does not cast. torch::save and torch::load take it.
-  M& module() { return module_; }
-  /// Its functions.
-  auto* operator->() { return &*module_; }
+  /// What the module's forward returns. It does not cast.
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) const {
+    return module_->forward(std::forward<Args>(args)...);
+  }
 
-  /// How many calls of update_parameters made the averages. Save it with the module, and assign to
-  /// it to go on.
-  int64_t& n_averaged() { return n_averaged_; }
+  /// The float32 module. Averages may be called where they are const, as a const pointer may be
+  /// followed.
+  M& module() const { return module_; }
+  /// Its functions.
+  auto* operator->() const { return &*module_; }
+
+  /// How many calls of update_parameters made the averages.
+  int64_t n_averaged() const { return n_averaged_; }
+
+  /// Writes the module, as torch::save of a plain one, and n_averaged.
+  void save(torch::serialize::OutputArchive& archive) const {
+    detail::module_of(module_)->save(archive);
+    archive.write("n_averaged", at::tensor(n_averaged_), /*is_buffer=*/true);
+  }
+  /// Reads what save() wrote, or a plain module, which counts as one average.
+  void load(torch::serialize::InputArchive& archive) {
+    detail::module_of(module_)->load(archive);
+    at::Tensor count;
+    const bool is_average = archive.try_read("n_averaged", count, /*is_buffer=*/true);
+    n_averaged_ = is_average ? count.item<int64_t>() : 1;
+  }
 
  private:
   std::optional<double> decay_;
   int64_t n_averaged_ = 0;
-  M module_;
+  mutable M module_;  ///< a handle
 };
+
+/// For torch::save(average, file).
+template <class M>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const AveragedModel<M>& average) {
+  average.save(archive);
+  return archive;
+}
+
+/// For torch::load(average, file).
+template <class M>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           AveragedModel<M>& average) {
+  average.load(archive);
+  return archive;
+}
 
 /// @}
 

@@ -1,11 +1,23 @@
 // Between stages 6 and 7: clipping the grads of the next step.
 #pragma once
 
+#include <torchamp/detail/misuse.h>
 #include <torchamp/optimizer.h>
 
+#include <type_traits>
 #include <vector>
 
 namespace torchamp {
+namespace detail {
+
+/// Allows what is neither an Optimizer nor several.
+template <class T>
+using IfNotStepped = std::enable_if_t<!std::is_convertible_v<const T&, Optimizer> &&
+                                          !std::is_convertible_v<const T&, std::vector<Optimizer>>,
+                                      int>;
+
+}  // namespace detail
+
 /// @addtogroup step
 /// @{
 
@@ -29,6 +41,23 @@ TORCHAMP_API at::Tensor clip_grad_norm_(const Optimizer& optimizer, double max_n
 TORCHAMP_API void clip_grad_value_(const std::vector<Optimizer>& optimizers, double clip_value);
 /// Clamps the grads of one optimizer, as those of several.
 TORCHAMP_API void clip_grad_value_(const Optimizer& optimizer, double clip_value);
+
+/// @cond
+template <class T, detail::IfNotStepped<T> = 0>
+at::Tensor clip_grad_norm_(const T&, double, double = 2.0) {
+  static_assert(detail::never<T>,
+                "clip_grad_norm_ takes the optimizer that initialize returned, amped.optimizer, or "
+                "several; torch::nn::utils::clip_grad_norm_ takes parameters");
+  return {};
+}
+template <class T, detail::IfNotStepped<T> = 0>
+void clip_grad_value_(const T&, double) {
+  static_assert(
+      detail::never<T>,
+      "clip_grad_value_ takes the optimizer that initialize returned, amped.optimizer, or "
+      "several; torch::nn::utils::clip_grad_value_ takes parameters");
+}
+/// @endcond
 
 /// @}
 

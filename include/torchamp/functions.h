@@ -64,12 +64,21 @@ class CastFunction {
 
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
-    ArgumentCast cast(kind_);
-    (look_at(cast, args), ...);
-    return call_uncast(function_, cast_argument(cast, std::forward<Args>(args))...);
+    return call(function_, std::forward<Args>(args)...);
+  }
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) const {
+    return call(function_, std::forward<Args>(args)...);
   }
 
  private:
+  template <class Function, class... Args>
+  decltype(auto) call(Function& function, Args&&... args) const {
+    ArgumentCast cast(kind_);
+    (look_at(cast, args), ...);
+    return call_uncast(function, cast_argument(cast, std::forward<Args>(args))...);
+  }
+
   F function_;
   FunctionCast kind_;
 };

@@ -2,11 +2,14 @@
 // initialize.
 #pragma once
 
+#include <torch/arg.h>
 #include <torch/optim/optimizer.h>
 #include <torchamp/detail/export.h>
+#include <torchamp/detail/misuse.h>
 #include <torchamp/loss_scaler.h>
 
 #include <optional>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -18,6 +21,39 @@ class Optimizer;
 namespace optim {
 class FusedOptimizer;
 }
+
+/// The arguments of GradScaler by name, with chained setters like LibTorch's options:
+/// `GradScalerOptions().init_scale(1024).enabled(use_amp)`.
+class GradScalerOptions {
+ public:
+  GradScalerOptions() = default;
+  /// The defaults except the scale to begin with, a number.
+  template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
+  GradScalerOptions(T init_scale) : init_scale_(static_cast<double>(init_scale)) {
+    static_assert(!std::is_same_v<T, bool>,
+                  "a bool is no scale: GradScaler(GradScalerOptions().enabled(use_amp))");
+  }
+  /// False: scale() returns what it is given, step() steps, and the rest does nothing.
+  GradScalerOptions& enabled(detail::Flag value) {
+    enabled_ = value;
+    return *this;
+  }
+  bool enabled() const { return enabled_; }
+
+  /// The scale to begin with.
+  TORCH_ARG(double, init_scale) = 65536.0;
+  /// Above 1: update() multiplies the scale by this after growth_interval clean iterations.
+  TORCH_ARG(double, growth_factor) = 2.0;
+  /// Between 0 and 1: update() multiplies the scale by this after an overflow.
+  TORCH_ARG(double, backoff_factor) = 0.5;
+  /// The scale grows after this many iterations without an overflow.
+  TORCH_ARG(int64_t, growth_interval) = 2000;
+  /// Where the scale lives; by default on the device of the first output that is scaled.
+  TORCH_ARG(std::optional<at::Device>, device);
+
+ private:
+  bool enabled_ = true;
+};
 
 /// A dynamic loss scale for any LibTorch optimizers, with torch.amp.GradScaler's methods.
 ///
@@ -31,21 +67,8 @@ class FusedOptimizer;
 /// Fused optimizers skip on the device; for others the host waits once, in step().
 class TORCHAMP_API GradScaler {
  public:
-  /// The scale lives on the device of the first output that is scaled. Throws ValueError unless
-  /// growth_factor > 1 and 0 < backoff_factor < 1.
-  explicit GradScaler(double init_scale = 65536.0, double growth_factor = 2.0,
-                      double backoff_factor = 0.5, int64_t growth_interval = 2000,
-                      bool enabled = true);
-  /// The scale lives on `device`.
-  explicit GradScaler(at::Device device, double init_scale = 65536.0, double growth_factor = 2.0,
-                      double backoff_factor = 0.5, int64_t growth_interval = 2000,
-                      bool enabled = true);
-  /// The scale lives on the device of that name.
-  explicit GradScaler(const char* device, double init_scale = 65536.0, double growth_factor = 2.0,
-                      double backoff_factor = 0.5, int64_t growth_interval = 2000,
-                      bool enabled = true)
-      : GradScaler(at::Device(device), init_scale, growth_factor, backoff_factor, growth_interval,
-                   enabled) {}
+  /// Throws ValueError unless growth_factor > 1 and 0 < backoff_factor < 1.
+  explicit GradScaler(const GradScalerOptions& options = {});
   /// Moves scale and checks. Not copyable: there is one scale.
   GradScaler(GradScaler&&) = default;
   /// Like the constructor.

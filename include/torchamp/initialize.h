@@ -51,6 +51,24 @@ using AmpedMany = AmpedModels<std::tuple<Model<Ms>...>>;
 template <class M>
 using AmpedVector = AmpedModels<std::vector<Model<M>>>;
 
+/// The result of initialize for std::tie of `count` optimizers, and a model or a std::tie of
+/// models, which names all of them at once:
+///
+///     auto amped = amp::initialize(std::tie(actor, critic), std::tie(of_actor, of_critic), "O2");
+///     auto& [actor_model, critic_model, actor_optimizer, critic_optimizer] = amped;
+template <size_t count, class... Ms>
+struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) AmpedTie : AmpedMany<Ms...> {
+  /// Models, and then optimizers.
+  template <size_t i>
+  auto& get() {
+    if constexpr (i < sizeof...(Ms)) {
+      return std::get<i>(this->models);
+    } else {
+      return this->optimizers[i - sizeof...(Ms)];
+    }
+  }
+};
+
 namespace detail {
 
 /// A model of any kind, in braces, or what no other function takes.
@@ -113,13 +131,19 @@ std::shared_ptr<torch::nn::Module> module_of(const M& model) {
                 "a model must be a holder (of TORCH_MODULE, torch::nn::Sequential, "
                 "torch::nn::AnyModule), a std::shared_ptr to a torch::nn::Module, or a module "
                 "that the program keeps");
-  return model.ptr();
+  if constexpr (has_module<M>) return model.ptr();
 }
 
 template <class T>
 std::shared_ptr<torch::nn::Module> module_of(const std::shared_ptr<T>& module) {
   static_assert(has_module<std::shared_ptr<T>>, "a model must be a torch::nn::Module");
   return module;
+}
+
+/// `amped` as what initialize returns for std::tie of `count` optimizers.
+template <size_t count, class... Ms>
+AmpedTie<count, Ms...> tied(AmpedMany<Ms...> amped) {
+  return {std::move(amped)};
 }
 
 TORCHAMP_API void save_module(Amp& amp, const torch::nn::Module& module,
@@ -185,6 +209,19 @@ auto initialize(Models models, torch::optim::Optimizer& optimizer TORCHAMP_LIFET
 template <class Models, detail::IfSeveral<Models> = 0>
 auto initialize(Models models, const Options& options = {}) {
   return initialize(std::move(models), OptimizerRefs(), options);
+}
+
+/// A model or a tuple of models, and optimizers by std::tie, which must outlive the result.
+template <class Models, class O, class... Os, std::enable_if_t<!detail::is_module<Models>, int> = 0,
+          class = std::enable_if_t<detail::is_tie<std::tuple<O&, Os&...>>>>
+auto initialize(Models models, std::tuple<O&, Os&...> optimizers, const Options& options = {}) {
+  const auto refs = std::apply([](auto&... each) { return OptimizerRefs{each...}; }, optimizers);
+  if constexpr (detail::is_several<Models>) {
+    return detail::tied<1 + sizeof...(Os)>(initialize(std::move(models), refs, options));
+  } else {
+    return detail::tied<1 + sizeof...(Os)>(
+        initialize(std::make_tuple(std::move(models)), refs, options));
+  }
 }
 
 /// One model and several optimizers, `{adam, sgd}`, which must outlive the result.
@@ -312,6 +349,16 @@ void release(const T& amped) {
   detail::release(*detail::amp_of(amped));
 }
 
+/// The value of a model's parameter or buffer: if it has 16 bits a float32 copy, of its master if
+/// it has one; else the tensor itself. For what reads weights one by one; Float32Params gives all
+/// of them at once.
+///
+/// amped: what initialize returned, or a Model of it.
+template <class T, detail::IfAmped<T> = 0>
+at::Tensor float32_value(const T& amped, const at::Tensor& tensor) {
+  return detail::amp_of(amped)->value(tensor);
+}
+
 /// @cond
 template <class T = void>
 void release(const detail::AnyValue&) {
@@ -388,6 +435,8 @@ template <class M>
 constexpr bool has_state_to_save<AmpedModel<M>> = true;
 template <class Models>
 constexpr bool has_state_to_save<AmpedModels<Models>> = true;
+template <size_t count, class... Ms>
+constexpr bool has_state_to_save<AmpedTie<count, Ms...>> = true;
 
 }  // namespace detail
 
@@ -439,3 +488,14 @@ TORCHAMP_API void refresh_masters(const Optimizer& optimizer);
 /// @}
 
 }  // namespace torchamp
+
+/// @cond
+template <size_t count, class... Ms>
+struct std::tuple_size<torchamp::AmpedTie<count, Ms...>>
+    : std::integral_constant<size_t, sizeof...(Ms) + count> {};
+template <size_t i, size_t count, class... Ms>
+struct std::tuple_element<i, torchamp::AmpedTie<count, Ms...>> {
+  using type = std::remove_reference_t<
+      decltype(std::declval<torchamp::AmpedTie<count, Ms...>&>().template get<i>())>;
+};
+/// @endcond

@@ -50,6 +50,28 @@ TORCHAMP_API std::optional<at::ScalarType> input_type(const Amp& amp);
 /// The dtype that a forward's outputs are cast to; empty if the level does not cast them.
 TORCHAMP_API std::optional<at::ScalarType> output_type(const Amp& amp);
 
+template <class T, class = void>
+constexpr bool has_forward = false;
+template <class Module, class... Args>
+constexpr bool
+    has_forward<Module(Args...),
+                std::void_t<decltype(std::declval<Module&>().forward(std::declval<Args>()...))>> =
+        true;
+
+/// Whether the module of a holder, a pointer or an AnyModule can be called with `Args`. The class
+/// torch::nn::Module says itself that it cannot.
+template <class M, class... Args>
+constexpr bool takes() {
+  if constexpr (is_holder<M>) {
+    using Module = std::decay_t<decltype(*std::declval<M&>())>;
+    return std::is_same_v<Module, torch::nn::Module> || has_forward<Module(Args...)>;
+  } else {
+    return has_forward<M(Args...)>;
+  }
+}
+
+struct TheModulesForwardDoesNotTakeTheseArguments;
+
 }  // namespace detail
 
 /// @addtogroup cast
@@ -79,10 +101,15 @@ class Model {
 
   /// The module's forward on cast inputs, and its outputs cast. Throws RuntimeError if a parameter
   /// changed its dtype since initialize, as after torch::load and `to(kHalf)`.
-  template <class... Args>
+  template <class... Args, std::enable_if_t<detail::takes<M, Args&&...>(), int> = 0>
   auto operator()(Args&&... args) const {
     return forward(std::forward<Args>(args)...);
   }
+  /// @cond
+  template <class... Args, std::enable_if_t<!detail::takes<M, Args&&...>(), int> = 0,
+            class = detail::TheModulesForwardDoesNotTakeTheseArguments>
+  void operator()(Args&&... args) const = delete;
+  /// @endcond
 
   /// Calls the model. Give `Return` where the module's own forward takes it: Sequential's and
   /// AnyModule's, whose result is a tensor otherwise.

@@ -4,11 +4,13 @@
 #include <c10/core/ScalarType.h>
 #include <torchamp/agreement.h>
 #include <torchamp/detail/export.h>
+#include <torchamp/detail/misuse.h>
 
 #include <cstdint>
 #include <iosfwd>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -32,30 +34,23 @@ namespace detail {
 TORCHAMP_API const char* checked_text(const char* option, const char* text);
 /// `value`; throws ValueError below 1, which names `option`.
 TORCHAMP_API int64_t at_least_one(const char* option, int64_t value);
-
-/// A bool, which a text does not convert to.
-struct Flag {
-  template <class T>
-  Flag(const T& given) {
-    constexpr bool is_text = std::is_pointer_v<std::decay_t<T>>;
-    static_assert(!is_text, "an option that is on or off takes a bool, not a text");
-    if constexpr (!is_text) value = given;  // no second error, of an address that is never null
-  }
-  operator bool() const { return value; }
-
-  bool value;
-};
 }  // namespace detail
 
 /// Parses "O0" … "O5"; the RuntimeError for a near miss ("01", "o2") suggests the level.
 TORCHAMP_API OptLevel parse_opt_level(const std::string& text);
 /// "O0" … "O5".
 TORCHAMP_API const char* name(OptLevel opt_level);
+/// Its name.
+TORCHAMP_API std::ostream& operator<<(std::ostream& stream, OptLevel opt_level);
 
 /// "dynamic", or a fixed factor.
 struct LossScale {
-  /// A fixed factor; initialize requires it to be positive and finite.
-  LossScale(double factor) : fixed(factor) {}
+  /// A fixed factor, a number; initialize requires it to be positive and finite.
+  template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
+  LossScale(T factor) : fixed(static_cast<double>(factor)) {
+    static_assert(!std::is_same_v<T, bool>,
+                  "a bool is no scale: loss_scale takes \"dynamic\" or a number");
+  }
   /// Throws unless `text` is "dynamic" or a positive number.
   TORCHAMP_API LossScale(const std::string& text);
   /// Takes a C string. Throws as for a std::string.
@@ -92,6 +87,8 @@ class TORCHAMP_API Options {
   Options(OptLevel level = OptLevel::O1) : opt_level_(level) {}
   /// Takes the level's name. Throws RuntimeError as parse_opt_level().
   Options(const std::string& level) : opt_level_(parse_opt_level(level)) {}
+  /// Takes the level's name.
+  Options(std::string_view level) : Options(std::string(level)) {}
   /// Takes the level's name as a C string.
   Options(const char* level) : Options(std::string(detail::checked_text("opt_level", level))) {}
 
@@ -145,6 +142,11 @@ class TORCHAMP_API Options {
   Options& keep_fp32(std::vector<std::string> names) {
     keep_fp32_ = std::move(names);
     return *this;
+  }
+  /// One name.
+  template <class Text, std::enable_if_t<std::is_convertible_v<const Text&, std::string>, int> = 0>
+  Options& keep_fp32(const Text& name) {
+    return keep_fp32(std::vector<std::string>{name});
   }
   /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
   Options& master_weights(detail::Flag value) {
@@ -204,8 +206,16 @@ class TORCHAMP_API Options {
   }
 
   /// @{
-  /// The last value given to the setter of this name, or its default.
+  /// The last value given to the setter of this name, or its default. Empty where the level
+  /// decides, as resolve() gives it.
+  OptLevel opt_level() const { return opt_level_; }
   bool enabled() const { return enabled_; }
+  /// Holds an empty one after dont_cast_model().
+  std::optional<std::optional<c10::ScalarType>> cast_model_type() const { return cast_model_type_; }
+  std::optional<bool> autocast() const { return autocast_; }
+  std::optional<bool> keep_batchnorm_fp32() const { return keep_batchnorm_fp32_; }
+  std::optional<bool> master_weights() const { return master_weights_; }
+  const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
   const std::vector<std::string>& keep_fp32() const { return keep_fp32_; }
   std::optional<c10::ScalarType> cast_model_outputs() const { return cast_model_outputs_; }
   int64_t num_losses() const { return num_losses_; }

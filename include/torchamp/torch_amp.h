@@ -46,7 +46,9 @@ class autocast : public torchamp::autocast {
   /// On the current CUDA device, in this thread.
   explicit autocast(bool enabled = true, c10::ScalarType dtype = c10::ScalarType::Half,
                     bool cache_enabled = false)
-      : torchamp::autocast(c10::DeviceType::CUDA, dtype, enabled, cache_enabled) {}
+      : torchamp::autocast(
+            c10::DeviceType::CUDA,
+            torchamp::AutocastOptions(dtype).enabled(enabled).cache_enabled(cache_enabled)) {}
 };
 
 }  // namespace cuda::amp

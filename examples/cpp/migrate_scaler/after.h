@@ -19,7 +19,7 @@ inline torch::Tensor autocast_loss(torch::nn::Sequential& net, const torch::Tens
 inline float train_after(torch::nn::Sequential net, const torch::Tensor& inputs,
                          const torch::Tensor& targets, int64_t steps, std::ostream& csv) {
   torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(1e-2));
-  amp::GradScaler scaler(inputs.device(), /*init_scale=*/1 << 24);
+  amp::GradScaler scaler(1 << 24);
   torch::Tensor loss;
   for (int64_t i = 0; i < steps; ++i) {
     adam.zero_grad();

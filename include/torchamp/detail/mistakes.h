@@ -4,10 +4,12 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace torch::jit {
@@ -77,12 +79,33 @@ constexpr bool has_modules<std::tuple<Ms...>> = (std::is_base_of_v<torch::nn::Mo
 template <class M>
 constexpr bool has_modules<std::vector<M>> = std::is_base_of_v<torch::nn::Module, M>;
 
+/// A pointer to a holder, as to a module.
+template <class T, class = void>
+constexpr bool is_holder_pointer = false;
+template <class T>
+constexpr bool is_holder_pointer<T*, std::void_t<decltype(std::declval<T&>().ptr())>> = true;
+
+/// What holds several models, and initialize does not take.
+template <class T>
+constexpr bool is_array_or_pair = std::is_array_v<T>;
+template <class M, size_t count>
+constexpr bool is_array_or_pair<std::array<M, count>> = true;
+template <class A, class B>
+constexpr bool is_array_or_pair<std::pair<A, B>> = true;
+
+/// std::tie(adam, sgd).
+template <class T>
+constexpr bool is_tie = false;
+template <class... Os>
+constexpr bool is_tie<std::tuple<Os&...>> = (std::is_base_of_v<torch::optim::Optimizer, Os> && ...);
+
 /// What initialize takes behind the model.
 template <class T>
 constexpr bool is_level = std::is_convertible_v<T, Options>;
 template <class T>
 constexpr bool is_taken_optimizer =
-    is_optimizer<T> || std::is_convertible_v<T, torch::optim::Optimizer&> ||
+    is_optimizer<T> || is_tie<std::decay_t<T>> ||
+    std::is_convertible_v<T, torch::optim::Optimizer&> ||
     std::is_convertible_v<T, std::shared_ptr<torch::optim::Optimizer>> ||
     std::is_convertible_v<T, std::vector<std::reference_wrapper<torch::optim::Optimizer>>>;
 template <class... Args>
@@ -96,7 +119,8 @@ template <class M>
 constexpr Mistake mistaken_model() {
   using Module = torch::nn::Module;
   if (is_unique<std::decay_t<M>, Module>) return Mistake::kUniqueModel;
-  if (is_pointer_to<M, Module>) return Mistake::kModelPointer;
+  if (is_array_or_pair<std::remove_cv_t<std::remove_reference_t<M>>>) return Mistake::kArguments;
+  if (is_pointer_to<M, Module> || is_holder_pointer<std::decay_t<M>>) return Mistake::kModelPointer;
   if (std::is_same_v<std::decay_t<M>, torch::jit::Module>) return Mistake::kScriptModule;
   if (is_model<std::decay_t<M>>) return Mistake::kModelAgain;
   if (has_modules<std::decay_t<M>>) return Mistake::kModuleCopies;

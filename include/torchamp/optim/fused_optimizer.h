@@ -1,6 +1,7 @@
 // Stage 7: step. The base class of the fused optimizers.
 #pragma once
 
+#include <torchamp/detail/misuse.h>
 #include <torchamp/optim/fused_options.h>
 #include <torchamp/optim/fused_param_state.h>
 
@@ -89,6 +90,15 @@ class FusedOptimizerOf : public FusedOptimizer {
                             StorageOptions storage = {})
       : FusedOptimizerOf(std::vector<Group>{Group(std::move(params))}, std::move(defaults),
                          storage) {}
+  /// @cond
+  template <class M, class... Args, class = decltype(std::declval<M&>()->parameters())>
+  explicit FusedOptimizerOf(const M&, const Args&...)
+      : FusedOptimizerOf(std::vector<at::Tensor>()) {
+    static_assert(detail::never<M>,
+                  "a fused optimizer takes parameters, and then options: "
+                  "FusedAdam(net->parameters(), FusedAdamOptions(lr))");
+  }
+  /// @endcond
 };
 
 /// @}

@@ -25,7 +25,7 @@ TEST_P(AutocastTest, ScopesNest) {
   {
     const autocast inner(type(), at::kBFloat16);
     EXPECT_EQ(mm_type(), at::kBFloat16);
-    const autocast off(type(), {}, /*enabled=*/false);
+    const autocast off(type(), AutocastOptions().enabled(false));
     EXPECT_EQ(mm_type(), at::kFloat);
   }
   EXPECT_EQ(mm_type(), at::kHalf);
@@ -34,7 +34,7 @@ TEST_P(AutocastTest, ScopesNest) {
 TEST_P(AutocastTest, AnExceptionEndsTheScopeToo) {
   EXPECT_THROW(
       {
-        const autocast guard(type(), at::kBFloat16, true, true);
+        const autocast guard(type(), AutocastOptions(at::kBFloat16).cache_enabled(true));
         throw std::runtime_error("out of the scope");
       },
       std::runtime_error);
@@ -42,7 +42,7 @@ TEST_P(AutocastTest, AnExceptionEndsTheScopeToo) {
 }
 
 TEST_P(AutocastTest, DisabledItTakesAnyDtypeAndCastsNothing) {
-  const autocast guard(type(), at::kFloat, /*enabled=*/false);
+  const autocast guard(type(), AutocastOptions(at::kFloat).enabled(false));
   EXPECT_EQ(mm_type(), at::kFloat);
 }
 
@@ -53,7 +53,9 @@ TEST_P(AutocastTest, RefusesWhatCannotBeCastTo) {
         std::string("autocast: expected dtype to be Half or BFloat16, got ") + toString(dtype));
   }
   for (const bool enabled : {true, false}) {
-    const auto on_vulkan = [&] { const autocast casts(at::kVulkan, at::kHalf, enabled); };
+    const auto on_vulkan = [&] {
+      const autocast casts(at::kVulkan, AutocastOptions(at::kHalf).enabled(enabled));
+    };
     EXPECT_EQ(message_of<c10::ValueError>(on_vulkan),
               "autocast: expected device_type to be one that has autocast, got vulkan");
   }
@@ -64,23 +66,23 @@ TEST_P(AutocastTest, TheOutermostScopeClearsTheCache) {
   const at::Tensor weight = Random(51).normal({2, 2}, at::kFloat, device()).requires_grad_();
   const auto product = [&] { return at::mm(weight, weight).detach(); };
   {
-    const autocast outer(type(), at::kHalf, true, /*cache_enabled=*/true);
+    const autocast outer(type(), AutocastOptions(at::kHalf).cache_enabled(true));
     const at::Tensor before = product();
-    { const autocast inner(type(), at::kHalf, true, true); }
+    { const autocast inner(type(), AutocastOptions(at::kHalf).cache_enabled(true)); }
     weight.variable_data().zero_();
     EXPECT_TRUE(same_bits(product(), before)) << "not from the cache";
   }
-  const autocast again(type(), at::kHalf, true, true);
+  const autocast again(type(), AutocastOptions(at::kHalf).cache_enabled(true));
   EXPECT_EQ(product().abs().sum().item<float>(), 0.0f);
 }
 
 TEST_P(AutocastTest, AScopeOfAnotherDtypeFindsNoCastsOfTheOuter) {
   const at::Tensor weight = Random(51).normal({2, 2}, at::kFloat, device()).requires_grad_();
   const auto product_type = [&] { return at::mm(weight, weight).scalar_type(); };
-  const autocast outer(type(), at::kHalf, true, /*cache_enabled=*/true);
+  const autocast outer(type(), AutocastOptions(at::kHalf).cache_enabled(true));
   EXPECT_EQ(product_type(), at::kHalf);
   {
-    const autocast inner(type(), at::kBFloat16, true, true);
+    const autocast inner(type(), AutocastOptions(at::kBFloat16).cache_enabled(true));
     EXPECT_EQ(product_type(), at::kBFloat16);
   }
   EXPECT_EQ(product_type(), at::kHalf);

@@ -31,7 +31,7 @@ class AutocastStateTest : public AutocastTest {
 };
 
 TEST_P(AutocastStateTest, AppliedInAnotherThreadItCastsThere) {
-  const autocast guard(type(), at::kBFloat16, true, /*cache_enabled=*/true);
+  const autocast guard(type(), AutocastOptions(at::kBFloat16).cache_enabled(true));
   const AutocastState casts = autocast::capture_state();
   at::ScalarType in_thread = at::kByte;
   State inside{};

@@ -36,7 +36,7 @@ TEST_P(AutocastThreadsTest, JoinRespectsWhatTheThreadSwitchedOff) {
   std::vector<at::ScalarType> in_thread;
   std::thread([&] {
     {
-      const autocast off(type(), {}, /*enabled=*/false);
+      const autocast off(type(), AutocastOptions().enabled(false));
       const JoinAutocast joined(opened);
       in_thread.push_back(mm_type());
     }

@@ -98,7 +98,8 @@ TEST_P(FunctionsTest, CastOptionalTensorsAndLists) {
   const std::vector<at::Tensor> tensors = {matrix(at::kHalf), matrix(at::kFloat)};
   EXPECT_TRUE(wrapped(std::make_optional(matrix(at::kFloat)), tensors, 2.5));
   const auto type_of = [](const at::Tensor& x) { return x.scalar_type(); };
-  EXPECT_EQ(half_function(type_of)(matrix(at::kFloat).to(at::kLong)), at::kLong);
+  const auto fixed = half_function(type_of);
+  EXPECT_EQ(fixed(matrix(at::kFloat).to(at::kLong)), at::kLong);
   EXPECT_EQ(tensors[1].scalar_type(), at::kFloat) << "the caller's were changed";
   auto empty = half_function([](const std::optional<at::Tensor>& bias) { return !bias; });
   EXPECT_TRUE(empty(std::optional<at::Tensor>()));

@@ -17,6 +17,8 @@ class autocast;
 #include <torchamp/amp.h>
 #include <torchamp/torch_amp.h>
 
+#include <string_view>
+
 void scale(torch::amp::GradScaler& scaler, const at::Tensor& loss) {
   scaler.scale(loss).backward();
 }
@@ -40,6 +42,21 @@ void train(Net net, torch::optim::Optimizer& optimizer, const at::Tensor& x) {
   torchamp::save(amped, "file");
   torchamp::load(amped.model, std::vector{amped.optimizer}, "file");
   torchamp::release(amped);
+}
+
+static_assert(std::is_invocable_v<const torchamp::Model<Net>&, const at::Tensor&>);
+static_assert(!std::is_invocable_v<const torchamp::Model<Net>&, at::Tensor, int>);
+
+/// Each way of naming a level, a scale and a part.
+void choose(const Net& net, std::string_view level, bool use_amp) {
+  (void)torchamp::initialize(net, level);
+  torchamp::Options options(std::string("O2"));
+  options.opt_level(level.data()).loss_scale(0).loss_scale(128).loss_scale(2.5f).loss_scale("1");
+  options.keep_fp32("head").keep_fp32({"head", "norm"}).keep_fp32(std::string("head"));
+  options.keep_fp32({});
+  const torchamp::GradScaler scaler(torchamp::GradScalerOptions(1024).enabled(use_amp));
+  const torchamp::autocast casts(c10::Device(c10::kCPU),
+                                 torchamp::AutocastOptions(c10::kHalf).enabled(use_amp));
 }
 
 /// Each way of using scale_loss.

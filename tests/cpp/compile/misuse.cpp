@@ -1,12 +1,15 @@
 // Must not compile with -Werror: each mistake, and the expected compiler message. It follows
 // clean.cpp, so that the two are compiled in one pass.
 #include <torch/csrc/jit/api/module.h>
+#include <torch/nn/modules/container/modulelist.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/serialize.h>
 #include <torchamp/autocast.h>
+#include <torchamp/clip.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/initialize.h>
+#include <torchamp/optim/adam.h>
 #include <torchamp/preflight.h>
 #include <torchamp/scale_loss.h>
 #include <torchamp/serialize.h>
@@ -70,10 +73,17 @@ void initialize_out_of_order(Net& net, torch::optim::Adam& adam, torchamp::Optio
 }
 
 void initialize_several_in_a_row(Net& net, Net& other, torch::optim::Adam& adam) {
-  torchamp::initialize(net, other, adam, "O2");           // error: go into std::tie(a, b)
-  torchamp::initialize(net, adam, adam, "O2");            // error: optimizers into {adam, sgd}
-  torchamp::initialize(net, std::tie(adam, adam), "O2");  // error: optimizers into {adam, sgd}
-  torchamp::initialize(net, other->parameters(), "O2");   // error: an optimizer and a level
+  torchamp::initialize(net, other, adam, "O2");          // error: go into std::tie(a, b)
+  torchamp::initialize(net, adam, adam, "O2");           // error: optimizers into {adam, sgd}
+  torchamp::initialize(net, other->parameters(), "O2");  // error: an optimizer and a level
+}
+
+void initialize_an_array_or_a_pair(std::array<Net, 2> nets, const std::pair<Net, Net>& pair,
+                                   Net (&row)[2], Net* net, torch::optim::Adam& adam) {
+  torchamp::initialize(nets, adam, "O2");  // error: models go into std::tie(a, b)
+  torchamp::initialize(pair, adam, "O2");  // error: models go into std::tie(a, b)
+  torchamp::initialize(row, adam, "O2");   // error: models go into std::tie(a, b)
+  torchamp::initialize(net, adam, "O2");   // error: takes the module itself, *model
 }
 
 void initialize_a_model_again(torchamp::Model<Net>& model, torch::optim::Adam& adam) {
@@ -114,6 +124,23 @@ void choose_by_text() {
   torchamp::Options("O2").master_weights("False");  // error: takes a bool, not a text
 }
 
+// It would be 1.
+void scale_by_a_bool(bool use_amp) {
+  torchamp::Options("O2").loss_scale(use_amp);  // says: loss_scale takes "dynamic" or a number
+  torchamp::GradScaler scaler(use_amp);         // says: GradScalerOptions().enabled(use_amp)
+}
+
+void make_a_fused_optimizer_of_a_net(const Net& net) {
+  torchamp::optim::FusedAdam adam(net, 1e-3);  // says: a fused optimizer takes parameters
+}
+
+// LibTorch's functions take parameters, torchamp's optimizers.
+void clip_what_is_no_optimizer(const Net& net, const torchamp::Amped<Net>& amped) {
+  torchamp::clip_grad_norm_(net->parameters(), 1.0);  // error: clip_grad_norm_ takes the optimizer
+  torchamp::clip_grad_norm_(amped, 1.0);              // error: clip_grad_norm_ takes the optimizer
+  torchamp::clip_grad_value_(amped, 1.0);             // error: clip_grad_value_ takes the optimizer
+}
+
 struct DecoderImpl : torch::nn::Module {
   at::Tensor decode(const at::Tensor& x, double scale = 1) { return x * scale; }
 };
@@ -124,6 +151,11 @@ void call_the_modules_functions(const torchamp::Model<Net>& model, const at::Ten
   model.train();                          // error: model->train()
   decoder.call(&DecoderImpl::decode, x);  // says: a pointer to it knows no default arguments
   any(x);                                 // says: torch::nn::Module has no forward
+  model(x, x);                            // error: deleted
+}
+
+void call_a_list(const torchamp::Model<torch::nn::ModuleList>& layers, const at::Tensor& x) {
+  layers(x);  // error: deleted
 }
 
 // LibTorch's files have no masters and loss scales.
@@ -155,7 +187,7 @@ void train_by_what_knows_no_amp(torchamp::Optimizer& optimizer) {
 }
 
 void scale_for_what_initialize_was_given(const at::Tensor& loss, torch::optim::Adam& adam) {
-  torchamp::scale_loss(loss, adam).backward();  // error: the optimizer that initialize returned
+  torchamp::scale_loss(loss, adam).backward();  // error: not the one that initialize was given
 }
 
 void scale_for_all_that_initialize_returned(const at::Tensor& loss, torchamp::Amped<Net>& amped) {
@@ -197,6 +229,7 @@ void scale_for_nothing(const at::Tensor& loss, const std::vector<torchamp::Optim
 
 void guard_nothing(const torchamp::AutocastState& casts) {
   torchamp::autocast(c10::kCUDA, c10::kHalf);  // error: nodiscard
+  const torchamp::autocast half(c10::kHalf);   // error: autocast takes a device
   torchamp::disable_casts();                   // error: nodiscard
   casts.apply();                               // error: nodiscard
 }

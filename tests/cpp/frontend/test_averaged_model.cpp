@@ -72,7 +72,9 @@ TEST_P(AveragedModelTest, IsAFloat32CopyOfTheMasters) {
     EXPECT_NE(buffer.scalar_type(), at::kHalf);
     EXPECT_NE(buffer.scalar_type(), at::kBFloat16);
   }
-  EXPECT_EQ(averaged->forward(batch_.data).scalar_type(), at::kFloat);
+  const auto& read = averaged;
+  EXPECT_TRUE(same_bits(read(batch_.data), read->forward(batch_.data)));
+  EXPECT_EQ(read(batch_.data).scalar_type(), at::kFloat);
   const auto kept = averaged->parameters()[0].clone();
   step();
   EXPECT_TRUE(same_bits(averaged->parameters()[0], kept));
@@ -144,11 +146,18 @@ TEST_P(AveragedModelTest, ASavedOneGoesOn) {
   averaged.update_parameters(amped_.model);
   step();
   averaged.update_parameters(amped_.model);
-  std::stringstream file;
-  torch::save(averaged.module(), file);
+  std::stringstream file, of_module;
+  torch::save(averaged, file);
   AveragedModel resumed(amped_.model);
+  torch::load(resumed, file);
+  EXPECT_EQ(resumed.n_averaged(), 2);
+  torch::save(averaged.module(), of_module);
+  torch::load(resumed, of_module);
+  EXPECT_EQ(resumed.n_averaged(), 1);
+  file.seekg(0);
   torch::load(resumed.module(), file);
-  resumed.n_averaged() = averaged.n_averaged();
+  file.seekg(0);
+  torch::load(resumed, file);
   step();
   averaged.update_parameters(amped_.model);
   resumed.update_parameters(amped_.model);

@@ -91,8 +91,9 @@ TEST_P(ExplainTest, AFloat32TensorOfForwardIsToldHowToBeMade) {
       }),
       c10::str(
           "forward: the model is in ", low(level()),
-          "; make tensors in forward by x.options(), register every module, add modules before "
-          "initialize, and call the model, not the module"));
+          "; make tensors in forward by x.options(), register every module, parameter and buffer, "
+          "declare amp_members for structs of tensors, cast what parts of keep_fp32 are called "
+          "with, add modules before initialize, and call the model, not the module"));
   EXPECT_NO_THROW(call([](AroundImpl&, const at::Tensor& x) {
     return at::mm(x[0], at::ones({4, 4}, x.options()));
   }));

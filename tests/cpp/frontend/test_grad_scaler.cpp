@@ -48,7 +48,7 @@ class GradScalerTest : public DeviceTest {
 };
 
 TEST_P(GradScalerTest, StaysAboveZeroAndFinite) {
-  GradScaler scaler(1, 2, 0.5, 1);
+  GradScaler scaler(GradScalerOptions(1).growth_interval(1));
   SGD sgd({param()}, 1.0);
   for (int step = 0; step < 140; ++step) iterate(scaler, sgd, true);
   EXPECT_EQ(scaler.get_scale(), std::numeric_limits<float>::min());
@@ -69,7 +69,7 @@ TEST_P(GradScalerTest, Scales16BitOutputsInFloat32) {
 
 /// As its other optimizers do.
 TEST_P(GradScalerTest, FusedStepsLeaveUnscaledGrads) {
-  GradScaler scaler(device(), 4);
+  GradScaler scaler(GradScalerOptions(4).device(device()));
   const Tensor wide = param(), low = param({1, 2}, at::kHalf), without_grad = param();
   optim::FusedSGD sgd({wide, low, without_grad}, optim::FusedSGDOptions(1.0));
   backward(scaler, {wide, low}, 3);
@@ -79,7 +79,7 @@ TEST_P(GradScalerTest, FusedStepsLeaveUnscaledGrads) {
 }
 
 TEST_P(GradScalerTest, FusedStepsThatAreSkippedLeaveScaledGrads) {
-  GradScaler scaler(device(), 4);
+  GradScaler scaler(GradScalerOptions(4).device(device()));
   const Tensor weight = param(), other = param();
   optim::FusedSGD sgd({weight, other}, optim::FusedSGDOptions(1.0));
   backward(scaler, {weight, other}, 3);
@@ -209,7 +209,7 @@ TEST_P(GradScalerTest, RefusesCallsOutOfTurn) {
 }
 
 TEST_P(GradScalerTest, RefusesWhatCannotScale) {
-  EXPECT_EQ(message_of<c10::ValueError>([] { GradScaler(4, 1); }),
+  EXPECT_EQ(message_of<c10::ValueError>([] { GradScaler(GradScalerOptions().growth_factor(1)); }),
             "GradScaler: expected growth_factor to be above 1, got 1");
   GradScaler scaler(4);
   EXPECT_EQ(message_of([&] { scaler.set_backoff_factor(1); }),
@@ -244,7 +244,7 @@ TEST_P(GradScalerTest, TakesAUsersScale) {
 }
 
 TEST_P(GradScalerTest, DisabledItDoesNothing) {
-  GradScaler scaler(device(), 4, 2, 0.5, 2000, /*enabled=*/false);
+  GradScaler scaler(GradScalerOptions(4).device(device()).enabled(false));
   const Tensor weight = param();
   SGD sgd({weight}, 1.0);
   const Tensor loss = weight.sum();
@@ -261,7 +261,8 @@ TEST_P(GradScalerTest, DisabledItDoesNothing) {
 /// A run saved at any point resumes as if it had not been interrupted.
 TEST_P(GradScalerTest, ALoadedScalerContinuesLikeTheOldOne) {
   for (const bool is_placed : {false, true}) {
-    GradScaler whole(8, 4, 0.25, 3), resumed;
+    GradScaler whole(GradScalerOptions(8).growth_factor(4).backoff_factor(0.25).growth_interval(3));
+    GradScaler resumed;
     SGD sgd({param()}, 1.0);
     for (int step = 0; step < 2; ++step) iterate(whole, sgd, false);
     if (is_placed) resumed.scale(param());
@@ -280,7 +281,7 @@ TEST_P(GradScalerTest, ALoadedScalerContinuesLikeTheOldOne) {
 
 TEST_P(GradScalerTest, AnEmptyFileChangesNothing) {
   std::stringstream file;
-  torch::save(GradScaler(1, 2, 0.5, 1, /*enabled=*/false), file);
+  torch::save(GradScaler(GradScalerOptions().enabled(false)), file);
   GradScaler scaler(8);
   EXPECT_EQ(message_of([&] { torch::load(scaler, file); }),
             "GradScaler::load: expected the archive to contain \"scale\", but it is missing: the "

@@ -50,8 +50,8 @@ class GradScalerTrainingTest : public FusedCaseTest {
     return clones(run.net->parameters());
   }
 
-  static GradScaler enabled() { return GradScaler(1024, 2, 0.5, 2); }
-  static GradScaler disabled() { return GradScaler(1, 2, 0.5, 2, /*enabled=*/false); }
+  static GradScaler enabled() { return GradScaler(GradScalerOptions(1024).growth_interval(2)); }
+  static GradScaler disabled() { return GradScaler(GradScalerOptions().enabled(false)); }
 };
 
 TEST_P(GradScalerTrainingTest, OursAndLibTorchsTrainAsWithoutAScale) {
@@ -70,7 +70,7 @@ class TorchNamesTest : public DeviceTest {};
 TEST_P(TorchNamesTest, TrainAsProgramsSpellThem) {
   Net net = make_net(device());
   torch::optim::Adam adam(net->parameters(), 0.02);
-  torch::amp::GradScaler scaler(device());
+  torch::amp::GradScaler scaler(GradScalerOptions().device(device()));
   const Batch batch = make_batch(device());
   double first = 0, last = 0;
   for (int step = 0; step < 60; ++step) {

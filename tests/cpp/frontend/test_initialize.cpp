@@ -195,6 +195,34 @@ TEST_P(InitializeManyTest, ATieRefersToModules) {
   EXPECT_FALSE(same_bits(left.weight.detach(), before));
 }
 
+TEST_P(InitializeManyTest, TiesOfModelsAndOptimizersHaveNamesAtOnce) {
+  torch::nn::LinearImpl left(4, 3), right(3, 2);
+  left.to(device());
+  right.to(device());
+  torch::optim::SGD of_left(left.parameters(), 0.1), of_right(right.parameters(), 0.1);
+  const Tensor data = make_batch(device()).data;
+  {
+    auto amped =
+        initialize(std::tie(left, right), std::tie(of_left, of_right), quiet(OptLevel::O2));
+    auto& [first, second, first_optimizer, second_optimizer] = amped;
+    EXPECT_EQ(&*second, &right);
+    EXPECT_EQ(&second_optimizer.wrapped(), &of_right);
+    const Tensor before = left.weight.detach().clone();
+    const Tensor loss = second(first(data)).square().mean();
+    scale_loss(loss, {first_optimizer, second_optimizer}).backward();
+    EXPECT_TRUE(first_optimizer.step() && second_optimizer.step());
+    EXPECT_FALSE(same_bits(left.weight.detach(), before));
+    release(amped);
+  }
+  torch::optim::SGD of_bias({left.bias}, 0.1), of_weight({left.weight}, 0.1);
+  auto amped = initialize(left, std::tie(of_weight, of_bias), quiet(OptLevel::O5));
+  auto& [model, weight_optimizer, bias_optimizer] = amped;
+  EXPECT_EQ(model(data).scalar_type(), at::kFloat);
+  EXPECT_EQ(&bias_optimizer.wrapped(), &of_bias);
+  EXPECT_EQ(weight_optimizer.index(), 0);
+  EXPECT_EQ(float32_value(amped, left.weight).scalar_type(), at::kFloat);
+}
+
 TEST_P(InitializeManyTest, SeveralModelsNeedNoOptimizer) {
   Net left = make_net(device(), 1), right = make_net(device(), 2);
   auto many = initialize(std::make_tuple(left, right), quiet(OptLevel::O5));

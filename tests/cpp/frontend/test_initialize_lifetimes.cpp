@@ -37,7 +37,7 @@ using at::Tensor;
 
 constexpr const char* kDestroyed =
     "Optimizer: expected the optimizer that initialize was given to hold its parameters, but it "
-    "was destroyed, moved or emptied; keep it where it is, or let initialize own it: "
+    "was destroyed or moved; keep it where it is, or let initialize own it: "
     "initialize(model, std::move(optimizer), opt_level)";
 
 class LifetimesTest : public LevelTest {

@@ -94,6 +94,21 @@ TEST_P(GroupsTest, ThatTheProgramEditsAreFollowed) {
   expect_edits_are_followed<optim::FusedSGD>(device(), options());
 }
 
+TEST_P(GroupsTest, MayBeClearedAndMadeAgain) {
+  const auto values = [](const Options& options) {
+    Edited<torch::optim::SGD> edited(device(), options);
+    edited.step();
+    auto& groups = edited.optimizer.param_groups();
+    auto own = groups.back().options().clone();
+    groups.clear();
+    edited.optimizer.add_param_group(Group(edited.net->last->parameters(), std::move(own)));
+    edited.step();
+    return edited.values();
+  };
+  const auto got = values(options()), expected = values(options().enabled(false));
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::allclose(got[i], expected[i])) << i;
+}
+
 /// By the model's own tensor.
 template <class O>
 void expect_its_master_on_return(at::Device device, const Options& options) {

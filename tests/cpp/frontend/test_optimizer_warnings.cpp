@@ -45,7 +45,7 @@ TEST_P(WarningsTest, OfAnAutocastScopeAroundACastModel) {
     const Training beside(device(), quiet(OptLevel::O1));  // its casts are no scope of the program
     return logged([&] {
       (void)training.loss();
-      const autocast casts(device().type(), at::kBFloat16, enabled);
+      const autocast casts(device(), AutocastOptions(at::kBFloat16).enabled(enabled));
       for (int i = 0; i < 2; ++i) (void)training.loss();
     });
   };

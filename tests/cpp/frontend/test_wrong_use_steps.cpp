@@ -128,14 +128,6 @@ std::vector<WrongUse> of_steps() {
          run.optimizer().add_param_group({{run.net->weight * 2}});
        },
        error("can't optimize a non-leaf Tensor")},
-      {"emptied_groups",
-       [] {
-         Run run;
-         run.optimizer_given.param_groups().clear();
-         run.step();
-       },
-       error(
-           "^Optimizer: expected the optimizer that initialize was given to hold its parameters")},
   };
 }
 

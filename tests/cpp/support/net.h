@@ -65,10 +65,6 @@ inline std::string level_name(
   return std::string(is_cuda ? "cuda_" : "cpu_") + name(std::get<1>(info.param));
 }
 
-inline std::ostream& operator<<(std::ostream& out, OptLevel level) {
-  return out << name(level);
-}
-
 }  // namespace torchamp
 
 #define TORCHAMP_AT_LEVELS(Suite, ...)                                                         \

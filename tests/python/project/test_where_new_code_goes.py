@@ -79,3 +79,11 @@ def test_hacking_names_where_a_property_is_declared():
     found = files_naming(KINDS["A property"][0])
     names = files_in_hacking("A property")
     assert len(names) == 3 and all(any(is_one_of(path, [x]) for path in found) for x in names)
+
+
+def test_headers_link_with_the_library_of_their_minor_version():
+    project = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    major, minor = re.search(r"project\(torchamp VERSION (\d+)\.(\d+)\.", project).groups()
+    for file in ("include/torchamp/detail/export.h", "csrc/ops/build_info.cpp"):
+        names = re.findall(r"headers_[0-9_]+", (ROOT / file).read_text(encoding="utf-8"))
+        assert set(names) == {f"headers_{major}_{minor}"}, file

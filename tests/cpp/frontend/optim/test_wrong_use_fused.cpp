@@ -82,9 +82,9 @@ struct Scaled {
 
 std::vector<WrongUse> of_grad_scaler() {
   return {
-      {"a_growth_factor_of_nan", [] { GradScaler(4, kNaN); },
+      {"a_growth_factor_of_nan", [] { GradScaler(GradScalerOptions().growth_factor(kNaN)); },
        error<c10::ValueError>("^GradScaler: expected growth_factor to be above 1, got nan$")},
-      {"a_backoff_factor_of_0", [] { GradScaler(4, 2, 0); },
+      {"a_backoff_factor_of_0", [] { GradScaler(GradScalerOptions().backoff_factor(0)); },
        error<c10::ValueError>(
            "^GradScaler: expected backoff_factor to be between 0 and 1, got 0$")},
       {"a_later_growth_factor_below_1", [] { GradScaler().set_growth_factor(0.5); },
