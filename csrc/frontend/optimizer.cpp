@@ -49,6 +49,7 @@ bool Optimizer::step_unless_overflowed() {
 }
 
 bool Optimizer::step() {
+  const auto held = amp_->session().hold_weights();
   WrappedOptimizer& optimizer = wrapped_of(*this);
   disable_casts shield;
   if (!amp_->enabled()) {
@@ -83,6 +84,7 @@ at::Tensor Optimizer::step(const torch::optim::Optimizer::LossClosure& closure) 
 
 /// By an optimizer that may call it several times, at points that it chooses.
 at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosure& closure) {
+  const auto held = amp_->session().hold_weights();
   WrappedOptimizer& optimizer = wrapped_of(*this);
   for (const LossScaler& scaler : amp_->loss_scalers()) {
     TORCH_CHECK(!scaler.dynamic(),

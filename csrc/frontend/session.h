@@ -88,6 +88,11 @@ class Session {
   /// Warns once of an autocast scope of the program in this thread, around a cast model.
   void warn_of_autocast();
 
+  /// For as long as the result lives, steps, saves and loads in other threads wait.
+  [[nodiscard]] std::unique_lock<std::recursive_mutex> hold_weights() {
+    return std::unique_lock(weights_);
+  }
+
   /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
   void close() { open_autocast_.reset(); }
 
@@ -126,6 +131,7 @@ class Session {
   std::vector<LossScaler> loss_scalers_;
   bool is_released_ = false;
   std::weak_ptr<core::Loan> loan_;
+  std::recursive_mutex weights_;
   std::mutex warning_;
   std::unordered_set<std::string> warned_;
   std::optional<OpenAutocast> open_autocast_;

@@ -87,12 +87,14 @@ std::vector<std::pair<Tensor, Tensor>> read(Session& session, Module& module,
 }  // namespace
 
 void detail::save_module(Amp& amp, const Module& module, torch::serialize::OutputArchive& archive) {
+  const auto held = amp.session().hold_weights();
   amp.session().refresh();
   module.save(archive);
 }
 
 void detail::load_module(Amp& amp, Module& module, torch::serialize::InputArchive& archive) {
   const torch::NoGradGuard no_grad;
+  const auto held = amp.session().hold_weights();
   amp.session().refresh();
   for (const auto& [tensor, value] : read(amp.session(), module, archive)) {
     amp.session().set_value(tensor, value);

@@ -191,6 +191,7 @@ ScaleState read_scaler(const Tree& saved, const std::string& name) {
 
 Extra load(Session& session, const Tree& tree) {
   torch::NoGradGuard no_grad;
+  const auto held = session.hold_weights();
   session.check_not_released();
   check_header(session, tree);
   const auto models = take_trees(tree, "models", "models", session.models().size());
@@ -222,6 +223,7 @@ Extra load(Session& session, const Tree& tree) {
 }  // namespace
 
 void save(Amp& amp, OutputArchive& archive, const Extra& extra) {
+  const auto held = amp.session().hold_weights();
   std::ostringstream file;
   checkpoint::write_file(saved(amp.session(), extra), file);
   std::string bytes = file.str();
@@ -241,6 +243,7 @@ Extra load(Amp& amp, InputArchive& archive) {
 }
 
 void save(Amp& amp, const std::string& path, const Extra& extra) {
+  const auto held = amp.session().hold_weights();
   const Tree tree = saved(amp.session(), extra);
   checkpoint::replace_file(path, [&](const std::string& temporary) {
     std::ofstream file(temporary, std::ios::binary);

@@ -1,6 +1,8 @@
 #include <torch/csrc/jit/serialization/import.h>
 
+#include <chrono>
 #include <functional>
+#include <future>
 #include <sstream>
 
 #include "checkpoints.h"
@@ -38,6 +40,36 @@ TEST_P(ResumeTest, AnArchiveHoldsTheSame) {
   read.load_from(stream);
   load(resumed.amped, read);
   expect_same(resumed, Snapshot(whole));
+}
+
+/// Its steps begin a save in another thread.
+struct SavedInStep : torch::optim::SGD {
+  using SGD::SGD;
+  Tensor step(LossClosure closure = nullptr) override {
+    saver = std::async(std::launch::async, save);
+    EXPECT_EQ(saver.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+    return SGD::step(std::move(closure));
+  }
+  std::function<void()> save;
+  std::future<void> saver;
+};
+
+TEST_P(ResumeTest, ASaveInAnotherThreadWaitsForTheStep) {
+  Net net = make_net(device());
+  SavedInStep sgd(net->parameters(), 0.1);
+  auto amped = initialize(net, sgd, quiet(level()).loss_scale(64.0));
+  std::stringstream file;
+  sgd.save = [&] { torch::save(amped.model, file); };
+  const Batch batch = make_batch(device());
+  scale_loss(loss_of(amped.model(batch.data), batch.target), amped.optimizer).backward();
+  EXPECT_TRUE(amped.optimizer.step());
+  sgd.saver.get();
+  Net saved = make_net(device());
+  torch::load(saved, file);
+  for (const auto& param : net->named_parameters()) {
+    EXPECT_TRUE(same_bits(saved->named_parameters()[param.key()].detach(),
+                          float32_value(amped, param.value()).detach()));
+  }
 }
 
 TORCHAMP_AT_LEVELS(ResumeTest, OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3, OptLevel::O4,

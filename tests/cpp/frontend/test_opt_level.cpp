@@ -188,5 +188,17 @@ TEST(Options, KeepsWhatIsNoPropertyOfALevel) {
   EXPECT_TRUE(options.adopt_data_writes());
 }
 
+TEST(OptionsTest, GettersGiveWhatWasSet) {
+  const Options given = Options("O2").loss_scale(128).keep_batchnorm_fp32(false).keep_fp32("head");
+  EXPECT_EQ(given.opt_level(), OptLevel::O2);
+  EXPECT_EQ(given.loss_scale()->fixed, 128.0);
+  EXPECT_EQ(given.keep_batchnorm_fp32(), false);
+  EXPECT_EQ(given.keep_fp32(), std::vector<std::string>{"head"});
+  EXPECT_EQ(given.master_weights(), std::nullopt);
+  EXPECT_EQ(given.autocast(), std::nullopt);
+  EXPECT_EQ(given.cast_model_type(), std::nullopt);
+  EXPECT_EQ(Options("O2").dont_cast_model().cast_model_type().value(), std::nullopt);
+}
+
 }  // namespace
 }  // namespace torchamp
