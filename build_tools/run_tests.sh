@@ -27,11 +27,12 @@ lay_nvrtc() {
 # Optional: the soak tests train what these have, in a folder where no other test finds them.
 lay_libraries() {
   [ ! -d build/libraries ] || return 0
-  minor=$(python -c 'import torch; print(torch.__version__.split(".")[1])')
+  torchvision=$(python -c 'import torch
+print(f"torchvision==0.{int(torch.__version__.split(chr(46))[1]) + 15}.*")')
   python -m pip install --quiet --target build/libraries 'transformers==5.24.*' \
     'diffusers==0.42.*' &&
     python -m pip install --quiet --no-deps --target build/libraries \
-      "torchvision==0.$((minor + 15)).*" 'pytorch_optimizer==4.1.*' 'timm==1.0.*' ||
+      "$torchvision" 'pytorch_optimizer==4.1.*' 'timm==1.0.*' ||
     say "no transformers, diffusers, torchvision, pytorch_optimizer or timm: not all are trained"
 }
 

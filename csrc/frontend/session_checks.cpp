@@ -185,7 +185,7 @@ void warn_of_float64(const GivenParams& given, Texts& texts) {
   if (!dtype || *dtype == at::kDouble) return;
   const std::string what =
       properties.autocast_type
-          ? c10::str("whose ops are not cast to ", dtype_name(*dtype))
+          ? c10::str("its ops are not cast to ", dtype_name(*dtype))
           : c10::str("it is rounded to ", dtype_name(*dtype), ", and a master of it to float32");
   for (size_t i = 0; i < given.models.size(); ++i) {
     const Named& params = given.models[i];

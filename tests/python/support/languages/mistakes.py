@@ -332,8 +332,7 @@ A_LEVEL = (
 )
 A_SCALE = "ValueError: initialize: expected loss_scale to be "
 A_FLOAT64_MODEL = (
-    'initialize: expected models[0] to be in float32, got parameter "parts.0.value" in float64; it '
-    "is rounded to {}, and a master of it to float32"
+    'initialize: expected models[0] to be in float32, got parameter "parts.0.value" in float64; '
 )
 #: What initialize is given, and tells.
 SETUPS: dict[str, tuple[dict[str, Any], str]] = {
@@ -384,9 +383,13 @@ SETUPS: dict[str, tuple[dict[str, Any], str]] = {
     **{
         f"a_float64_model_at_{level}": (
             {"level": level, "parts": ("wide", "linear")},
-            dtype and A_FLOAT64_MODEL.format(dtype),
+            A_FLOAT64_MODEL + what,
         )
-        for level, dtype in {"O0": "float32", "O1": "", "O2": "float16"}.items()
+        for level, what in {
+            "O0": "it is rounded to float32, and a master of it to float32",
+            "O1": "its ops are not cast to float16",
+            "O2": "it is rounded to float16, and a master of it to float32",
+        }.items()
     },
 }
 
