@@ -51,12 +51,12 @@ using AmpedMany = AmpedModels<std::tuple<Model<Ms>...>>;
 template <class M>
 using AmpedVector = AmpedModels<std::vector<Model<M>>>;
 
-/// The result of initialize for std::tie of `count` optimizers, and a model or a std::tie of
+/// The result of initialize for std::tie of `n_optimizers` optimizers, and a model or a std::tie of
 /// models, which names all of them at once:
 ///
 ///     auto amped = amp::initialize(std::tie(actor, critic), std::tie(of_actor, of_critic), "O2");
 ///     auto& [actor_model, critic_model, actor_optimizer, critic_optimizer] = amped;
-template <size_t count, class... Ms>
+template <size_t n_optimizers, class... Ms>
 struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) AmpedTie : AmpedMany<Ms...> {
   /// Models, and then optimizers.
   template <size_t i>
@@ -140,9 +140,9 @@ std::shared_ptr<torch::nn::Module> module_of(const std::shared_ptr<T>& module) {
   return module;
 }
 
-/// `amped` as what initialize returns for std::tie of `count` optimizers.
-template <size_t count, class... Ms>
-AmpedTie<count, Ms...> tied(AmpedMany<Ms...> amped) {
+/// `amped` as what initialize returns for std::tie of `n_optimizers` optimizers.
+template <size_t n_optimizers, class... Ms>
+AmpedTie<n_optimizers, Ms...> tied(AmpedMany<Ms...> amped) {
   return {std::move(amped)};
 }
 
@@ -435,8 +435,8 @@ template <class M>
 constexpr bool has_state_to_save<AmpedModel<M>> = true;
 template <class Models>
 constexpr bool has_state_to_save<AmpedModels<Models>> = true;
-template <size_t count, class... Ms>
-constexpr bool has_state_to_save<AmpedTie<count, Ms...>> = true;
+template <size_t n_optimizers, class... Ms>
+constexpr bool has_state_to_save<AmpedTie<n_optimizers, Ms...>> = true;
 
 }  // namespace detail
 
@@ -490,12 +490,12 @@ TORCHAMP_API void refresh_masters(const Optimizer& optimizer);
 }  // namespace torchamp
 
 /// @cond
-template <size_t count, class... Ms>
-struct std::tuple_size<torchamp::AmpedTie<count, Ms...>>
-    : std::integral_constant<size_t, sizeof...(Ms) + count> {};
-template <size_t i, size_t count, class... Ms>
-struct std::tuple_element<i, torchamp::AmpedTie<count, Ms...>> {
+template <size_t n_optimizers, class... Ms>
+struct std::tuple_size<torchamp::AmpedTie<n_optimizers, Ms...>>
+    : std::integral_constant<size_t, sizeof...(Ms) + n_optimizers> {};
+template <size_t i, size_t n_optimizers, class... Ms>
+struct std::tuple_element<i, torchamp::AmpedTie<n_optimizers, Ms...>> {
   using type = std::remove_reference_t<
-      decltype(std::declval<torchamp::AmpedTie<count, Ms...>&>().template get<i>())>;
+      decltype(std::declval<torchamp::AmpedTie<n_optimizers, Ms...>&>().template get<i>())>;
 };
 /// @endcond
