@@ -35,7 +35,6 @@ JOBS = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
 FAILURES, CACHE = OUT / "failures.txt", OUT / "kernel_cache"
 #: CMake's targets, and CTest's tests.
 CPP_TESTS = sorted(path.stem for path in (ROOT / "tests" / "cpp").rglob("test_*.cpp"))
-OPS_TESTS = "tests/python/ops/test_ops_random.py"
 #: For tests that run in parallel.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 #: Seconds for a part to end after its limit.
@@ -96,7 +95,7 @@ def lanes(build: Path) -> list[list[Part]]:
                               "aten": "aten"}.items()
     ]  # fmt: skip
     ops = [
-        Part(f"ops {backend}", 90, pytest(2, "tests/gpu", OPS_TESTS),
+        Part(f"ops {backend}", 90, pytest(2, "tests/gpu"),
              {**ONE_THREAD, "TORCHAMP_KERNELS": backend})
         for backend in ("nvrtc", "aten")
     ]  # fmt: skip

@@ -4,6 +4,9 @@ import pytest
 import torch
 from fuzz.ops import Call, View
 from fuzz.properties import check
+from reference import ops as reference
+
+from torchamp import ops
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,6 +28,18 @@ def test_many_calls(first):
 def test_mended_calls(seed):
     """Single elements of other strides, and views of other types at one offset."""
     check("ops", seed, 1)
+
+
+def test_norms_and_checks_agree():
+    """Of the lists that calls are drawn with. Squares are float32's, which may overflow."""
+    for seed in range(FEW):
+        tensors = Call(seed).lists()[0]
+        found_inf, each = torch.zeros(()), torch.zeros(len(tensors), dtype=torch.uint8)
+        norm = ops.check_l2norm(tensors, found_inf, each)
+        bad = [tensor is not None and reference.is_bad(tensor) for tensor in tensors]
+        assert each.tolist() == bad and bool(found_inf) == any(bad)
+        expected = torch.tensor(reference.norm(tensors)).square().sqrt()
+        torch.testing.assert_close(norm, expected, rtol=1e-5, atol=0, equal_nan=True)
 
 
 def test_hazards_are_drawn():
