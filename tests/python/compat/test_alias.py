@@ -94,13 +94,6 @@ def test_importing_apex_alone_makes_its_packages_reachable(python):
     )
 
 
-def test_amps_names_are_in_the_modules_own_dict():
-    from apex import amp
-
-    assert {"state_dict", "initialize", "scale_loss"} <= set(vars(amp))
-    assert amp.scale_loss is torchamp.amp.scale_loss
-
-
 def test_importlib_metadata_knows_a_version():
     import apex
 

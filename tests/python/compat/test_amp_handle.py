@@ -4,6 +4,7 @@ import pytest
 import torch
 from apex import amp
 from apex.amp import _amp_state
+from compat import optimizers
 from nets import batch, initialized, linear_net, loss_of, overflow_at, sgd
 
 
@@ -54,8 +55,7 @@ def test_init_after_initialize(level, request):
 
 
 def test_the_handle_of_o1():
-    model = linear_net()
-    model, optimizer = amp.initialize(model, sgd(model), opt_level="O1", verbosity=0)
+    model, optimizer = optimizers.initialized("O1")
     x, _ = batch()
     _amp_state.handle._is_active = False
     assert model(x).dtype == torch.float32

@@ -7,14 +7,9 @@ from apex import amp
 from apex.amp._amp_state import _amp_state, maybe_print, warn_or_err
 from apex.amp._initialize import applier, to_type
 from apex.amp._list_edits import follow_list_edits
-from apex.amp._process_optimizer import AmpOptimizerState
 from apex.amp.lists import functional_overrides, tensor_overrides, torch_overrides
-from nets import linear_net, overflow_at, sgd, train_step
-
-
-def initialized(level="O2", verbosity=0):
-    model = linear_net()
-    return amp.initialize(model, sgd(model), opt_level=level, verbosity=verbosity)
+from compat.optimizers import initialized
+from nets import overflow_at, train_step
 
 
 def test_small_submodules():
@@ -29,12 +24,6 @@ def test_applier_goes_into_what_forward_takes():
     half = applier({"a": [one, "s", None], "b": (count,)}, lambda t: to_type(torch.half, t))
     assert half["a"][0].dtype == torch.half and half["a"][1:] == ["s", None]
     assert half["b"][0] is count and type(half["b"]) is tuple
-
-
-def test_the_stash_has_apex_s_class():
-    model, optimizer = initialized()
-    assert isinstance(optimizer._amp_stash, AmpOptimizerState)
-    del model
 
 
 # Properties.

@@ -7,16 +7,15 @@ import pytest
 import torch
 from apex import amp
 from apex.amp._amp_state import _amp_state
+from apex.amp._process_optimizer import AmpOptimizerState
 from apex.amp.scaler import LossScaler
 from apex.fp16_utils import FP16_Optimizer
+from compat.optimizers import initialized
 from nets import adam, backward, batch, linear_net, loss_of, overflow_at, sgd
 
 import torchamp
 
-
-def initialized(level="O2", make=sgd, **options):
-    model = linear_net()
-    return amp.initialize(model, make(model), opt_level=level, verbosity=0, **options)
+LEVELS = ["O0", "O1", "O2", "O3", "O5"]
 
 
 # The state.
@@ -36,7 +35,7 @@ def test_every_spelling_of_the_state_is_one_object(python):
     )
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O5"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_the_chosen_properties(level):
     model, optimizer = initialized(level)
     properties = _amp_state.opt_properties
@@ -64,9 +63,6 @@ def test_the_last_initialize_s_scalers():
     del one, other
     with pytest.raises(AttributeError, match="expected 'loss_scalers' to be an attribute that"):
         _amp_state.loss_scalers  # noqa: B018
-
-
-LEVELS = ["O0", "O1", "O2", "O3", "O5"]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -189,6 +185,7 @@ def test_a_fixed_scaler_never_skips():
 def test_the_stash_pairs_masters_with_parameters(level):
     model, optimizer = initialized(level)
     stash = optimizer._amp_stash
+    assert isinstance(stash, AmpOptimizerState)
     assert stash.lazy_init_called and not stash.params_have_scaled_gradients
     if level != "O2":
         of_its_dtype = stash.all_fp16_params if level == "O3" else stash.all_fp32_params

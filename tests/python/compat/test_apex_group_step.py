@@ -4,20 +4,20 @@ import copy
 
 import pytest
 import torch
-from apex import amp
 from apex.optimizers import FusedAdam, FusedNovoGrad, FusedSGD
 from compat.optimizers import (
     ALL,
     assert_equal,
     counting,
     counts_of,
+    initialized,
     make_params,
     resumed_from,
     set_grads,
     shown,
     train,
 )
-from nets import linear_net, overflow_at, train_step
+from nets import overflow_at, train_step
 from torch import nn
 
 
@@ -61,9 +61,8 @@ def test_a_warm_up_that_reads_the_group(kind, device):
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O5"])
 def test_a_skipped_step_is_not_counted(level):
-    model = linear_net()
-    optimizer = FusedAdam(model.parameters())
-    amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
+    make = lambda model: FusedAdam(model.parameters())  # noqa: E731
+    model, optimizer = initialized(level, make, loss_scale="dynamic")
     seen = []
     for value in (float("inf"), 0.0, 0.0, float("inf"), 0.0):
         with overflow_at(model[0].weight, value):

@@ -9,6 +9,7 @@ import torch
 from apex import amp
 from apex.amp.handle import AmpHandle
 from compat import table
+from compat.optimizers import initialized
 from nets import linear_net, sgd
 from torch import nn
 
@@ -46,6 +47,7 @@ FUNCTIONS = [(m, each) for m, functions in table.FUNCTIONS.items() for each in f
 def test_functions(module, told):
     name = f"{module}.{told.partition('(')[0]}"
     check(name, is_as_told(found(name), told))
+    assert name.rpartition(".")[2] in vars(importlib.import_module(module))
 
 
 @pytest.mark.parametrize("name", table.APPLIED)
@@ -105,8 +107,7 @@ def test_attributes(name, one_rank):
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_optimizers_after_initialize(level):
-    model = linear_net()
-    model, optimizer = amp.initialize(model, sgd(model), opt_level=level, verbosity=0)
+    model, optimizer = initialized(level)
     assert all(hasattr(optimizer, name) for name in table.OPTIMIZER.split())
     assert all(hasattr(optimizer._amp_stash, name) for name in table.STASH.split())
 

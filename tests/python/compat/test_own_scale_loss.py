@@ -9,7 +9,8 @@ import torch
 from apex import amp
 from apex.amp._amp_state import _amp_state
 from apex.optimizers import FusedAdam, FusedSGD
-from nets import adam, linear_net, loss_of, overflow_at, sgd
+from compat.optimizers import initialized
+from nets import adam, loss_of, overflow_at, sgd
 
 MAKERS = {
     "sgd": sgd,
@@ -46,13 +47,10 @@ def skip_next_step(optimizer):
     optimizer._amp_stash.already_patched = True
 
 
-def train(make, level, scale_loss, **options):
+def train(make, level, scale_loss):
     """Twice two micro-batches a step, with overflows in the second step and in the fourth."""
     torch.manual_seed(0)
-    model = linear_net()
-    model, optimizer = amp.initialize(
-        model, make(model), opt_level=level, verbosity=0, loss_scale="dynamic", **options
-    )
+    model, optimizer = initialized(level, make, loss_scale="dynamic")
     for i in range(6):
         optimizer.zero_grad()
         for k in range(2):
@@ -74,11 +72,6 @@ def test_it_trains_as_amps(make, level):
     if level == "O3":  # where the scale falls once more: the sum of float16 grads is checked too
         own, wanted = own[:-1], wanted[:-1]
     assert all(map(torch.equal, own, wanted))
-
-
-def initialized(**options):
-    model = linear_net()
-    return amp.initialize(model, sgd(model), opt_level="O2", verbosity=0, **options)
 
 
 def test_grads_are_true_between_the_end_and_the_step():

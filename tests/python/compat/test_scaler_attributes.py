@@ -6,9 +6,8 @@ import apex.amp._amp_state
 import numpy as np
 import pytest
 import torch
-from apex import amp
 from apex.amp.scaler import LossScaler
-from nets import linear_net, sgd
+from compat.optimizers import initialized
 
 SCALES = ["_loss_scale", "_max_loss_scale", "_min_loss_scale"]
 COUNTS = ["_scale_seq_len", "_unskipped"]
@@ -66,9 +65,7 @@ def test_arguments_are_taken_alike():
 
 
 def test_the_other_attributes_are_readable():
-    model = linear_net()
-    optimizer = sgd(model)
-    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    model, optimizer = initialized()
     for scaler in (apex.amp._amp_state.loss_scalers[0], LossScaler("dynamic")):
         assert scaler._scale_factor == 2.0 and scaler.dynamic and not scaler._has_overflow
         assert scaler._overflow_buf.dtype == torch.int32 and scaler._overflow_buf.shape == (1,)

@@ -4,7 +4,9 @@ import copy
 
 import pytest
 import torch
+from apex import amp
 from apex.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad, FusedSGD
+from nets import linear_net, sgd
 from torch import nn
 
 ALL = {
@@ -19,6 +21,12 @@ every = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 #: Those that keep their count in the group.
 COUNTING = [FusedAdam, FusedLAMB, FusedNovoGrad]
 counting = pytest.mark.parametrize("kind", COUNTING, ids=lambda kind: kind.__name__)
+
+
+def initialized(level="O2", make=sgd, **options):
+    """A model and its optimizer, by apex's initialize."""
+    model = linear_net()
+    return amp.initialize(model, make(model), opt_level=level, **{"verbosity": 0, **options})
 
 
 def counts_of(optimizer):
