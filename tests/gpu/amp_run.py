@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from optimizer_run import adamw
 from torch import nn
 
-from torchamp import amp, optimizers
+from torchamp import amp
 
 
 class Weights(nn.Module):
@@ -20,10 +21,6 @@ class Weights(nn.Module):
 
     def forward(self) -> torch.Tensor:
         return self.weights[0].float().sum()
-
-
-def adamw(params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    return optimizers.FusedAdamW(params, 0.01)
 
 
 class AmpRun:

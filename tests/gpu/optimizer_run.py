@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from step_case import small_sizes
@@ -14,7 +14,7 @@ from torchamp import optimizers
 MANY = 1300
 
 
-def adamw(params: list[nn.Parameter]) -> torch.optim.Optimizer:
+def adamw(params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     return optimizers.FusedAdamW(params, 0.01)
 
 

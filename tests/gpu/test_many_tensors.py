@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from amp_run import AmpRun
@@ -55,33 +57,24 @@ def lists_of(device: torch.device) -> list[list[torch.Tensor]]:
     ]
 
 
+@pytest.mark.parametrize("is_captured, bad", [(False, torch.inf), (True, torch.nan)])
 @pytest.mark.parametrize("name", OPS)
-def test_an_inf_is_found_anywhere(name):
-    lists = lists_of(CARD)
-    for place in PLACES:
-        found_inf = torch.zeros((), device=CARD)
-        each = torch.zeros(COUNT, dtype=torch.uint8, device=CARD)
-        OPS[name](lists, found_inf, each)
-        assert found_inf == 0 and not each.any()
-        lists[0][place][3] = torch.inf
-        OPS[name](lists, found_inf, each)
-        assert found_inf == 1 and each.nonzero().tolist() == [[place]]
-        lists[0][place][3] = 1
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_a_graph_finds_it_anywhere(name):
+def test_what_is_not_finite_is_found_anywhere(name, is_captured, bad):
+    """By calls, and by replays of a graph."""
     lists = lists_of(CARD)
     found_inf = torch.zeros((), device=CARD)
     each = torch.zeros(COUNT, dtype=torch.uint8, device=CARD)
-    graph = captured(lambda: OPS[name](lists, found_inf, each))
+    call = partial(OPS[name], lists, found_inf, each)
+    run = captured(call).replay if is_captured else call
     for place in PLACES:
-        for flags in (found_inf, each):
-            flags.zero_()
-        lists[0][place][3] = torch.nan
-        graph.replay()
+        run()
+        assert found_inf == 0 and not each.any()
+        lists[0][place][3] = bad
+        run()
         assert found_inf == 1 and each.nonzero().tolist() == [[place]]
         lists[0][place][3] = 1
+        for flags in (found_inf, each):
+            flags.zero_()
 
 
 def test_an_overflow_anywhere_skips_the_step_and_is_named(heard):

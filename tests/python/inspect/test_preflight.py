@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import types
+from functools import partial
 
 import pytest
 import torch
-from nets import Net, batch
+from nets import Net, Planted, batch
 from torch import nn
 from torch.nn import functional as F
 
@@ -28,33 +29,23 @@ def convolutions() -> nn.Sequential:
     )
 
 
-class Inner(nn.Module):
-    """Linear layers around what a test plants."""
-
-    def __init__(self, planted) -> None:
-        super().__init__()
-        self.before, self.middle, self.after = nn.Linear(6, 6), Planted(planted), nn.Linear(6, 6)
-
+class WithLoss(Planted):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.after(self.middle(self.before(x))).pow(2).mean()
-
-
-class Planted(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.forward = function
+        return super().forward(x).pow(2).mean()
 
 
 def report_of(planted, device: torch.device) -> amp.Preflight:
-    return amp.preflight(Inner(planted).to(device), inputs(device))
+    return amp.preflight(WithLoss(planted, 6).to(device), inputs(device))
 
 
-def softmax_with_masks_of(value: float):
-    def softmax(x: torch.Tensor) -> torch.Tensor:
-        mask = torch.ones(5, 5, dtype=torch.bool, device=x.device).triu(1)
-        return (x @ x.transpose(-1, -2)).masked_fill(mask, value).softmax(-1) @ x
+def softmax_with_masks_of(value: float, x: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(5, 5, dtype=torch.bool, device=x.device).triu(1)
+    return (x @ x.transpose(-1, -2)).masked_fill(mask, value).softmax(-1) @ x
 
-    return softmax
+
+def softmax_of_the_lowest_number(x: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(5, 5, dtype=x.dtype, device=x.device).triu(1) * torch.finfo(x.dtype).min
+    return (x @ x.transpose(-1, -2) - 100 + mask).softmax(-1) @ x
 
 
 def cholesky(x: torch.Tensor) -> torch.Tensor:
@@ -225,7 +216,7 @@ def test_a_clamp_that_16_bits_round_away(most, formats, device: torch.device):
 
 
 def test_masks_of_minus_a_billion(device: torch.device):
-    report = report_of(softmax_with_masks_of(-1e9), device)
+    report = report_of(partial(softmax_with_masks_of, -1e9), device)
     for level in FLOAT16_LEVELS:
         assert not report.verdict(level).fits
         assert (report.verdict(level).module, report.verdict(level).op) == ("middle", "masked_fill")
@@ -233,16 +224,10 @@ def test_masks_of_minus_a_billion(device: torch.device):
     assert [finding.tensor.name for finding in report.findings] == ["masked_fill"]
 
 
-def test_masks_of_minus_infinity_are_meant(device: torch.device):
-    report = report_of(softmax_with_masks_of(-torch.inf), device)
-    assert report.findings == [] and {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report))
-
-
-def test_masks_of_the_lowest_number_are_meant(device: torch.device):
-    def softmax(x: torch.Tensor) -> torch.Tensor:
-        mask = torch.ones(5, 5, dtype=x.dtype, device=x.device).triu(1) * torch.finfo(x.dtype).min
-        return (x @ x.transpose(-1, -2) - 100 + mask).softmax(-1) @ x
-
+@pytest.mark.parametrize(
+    "softmax", [partial(softmax_with_masks_of, -torch.inf), softmax_of_the_lowest_number]
+)
+def test_masks_of_minus_infinity_and_of_the_lowest_number_are_meant(softmax, device: torch.device):
     report = report_of(softmax, device)
     assert report.findings == [] and {*FLOAT16_LEVELS, *BFLOAT16_LEVELS} <= set(fitting(report))
 
@@ -552,7 +537,7 @@ def test_memory_that_report_cannot_count_is_left_out(device: torch.device):
     def squares_of_grads(y: torch.Tensor) -> torch.Tensor:
         return y * torch.func.grad(lambda z: z.pow(2).sum())(y.detach())
 
-    report = amp.preflight(Inner(squares_of_grads).to(device), inputs(device))
+    report = report_of(squares_of_grads, device)
     assert report.peak_bytes is None and fitting(report)
     assert all(verdict.peak_bytes is None for verdict in report.verdicts)
     assert "FusedAdamW" not in str(report)

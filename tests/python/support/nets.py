@@ -30,6 +30,20 @@ class Net(nn.Module):
         return self.last(torch.relu(self.norm(self.first(x))))
 
 
+class Planted(nn.Module):
+    """Linear layers around a function that a test plants, as the module "middle"."""
+
+    def __init__(self, function: Callable, size: int = 4) -> None:
+        super().__init__()
+        self.before = nn.Linear(size, size)
+        self.middle = nn.Module()
+        self.after = nn.Linear(size, size)
+        self.middle.forward = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.middle(self.before(x)))
+
+
 def linear_net() -> nn.Sequential:
     """Two linear layers: 4 parameters."""
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
