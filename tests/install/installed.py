@@ -24,15 +24,28 @@ TEST_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
 
 def run(*command: object, folder: Optional[pathlib.Path] = None, **environment: object) -> str:
     """Runs a program, in a folder, and returns its output; a failure shows all of it."""
-    done = subprocess.run(
+    done = _ended(command, folder, environment)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def failure(*command: object, folder: Optional[pathlib.Path] = None, **environment: object) -> str:
+    """Runs a program that fails, and returns what it writes to stderr."""
+    done = _ended(command, folder, environment)
+    assert done.returncode != 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stderr
+
+
+def _ended(
+    command: tuple[object, ...], folder: Optional[pathlib.Path], environment: dict[str, object]
+) -> subprocess.CompletedProcess:
+    return subprocess.run(
         [str(part) for part in command],
         cwd=folder,
         capture_output=True,
         text=True,
         env={**os.environ, **{k: str(v) for k, v in environment.items()}},
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 def launcher() -> list[str]:

@@ -4,12 +4,11 @@ import os
 import pathlib
 import shlex
 import shutil
-import subprocess
 from typing import Callable
 
 import pytest
 import torch
-from installed import CONSUMER, ROOT, run
+from installed import CONSUMER, ROOT, failure, run
 
 EXPECTED = f"torch {torch.__version__}\nmaster_grad 2\nfound_inf 0\n"
 
@@ -48,22 +47,10 @@ def test_add_subdirectory_uses_nvcc_only_if_asked_to(tmp_path: pathlib.Path) -> 
 
 def test_find_package_refuses_another_torch(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
     other = fake_torch(tmp_path / "other_torch", version="2.1.0")
-    done = subprocess.run(
-        [
-            "cmake",
-            "-S",
-            str(CONSUMER),
-            "-B",
-            str(tmp_path / "build"),
-            f"-DCMAKE_PREFIX_PATH={prefix}",
-            f"-DTORCHAMP_TORCH_ROOT={other}",
-        ],
-        capture_output=True,
-        text=True,
-    )
-    message = " ".join(done.stderr.split())
+    options = (f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTORCHAMP_TORCH_ROOT={other}")
+    said = failure("cmake", "-S", CONSUMER, "-B", tmp_path / "build", *options)
+    message = " ".join(said.split())
     minor = ".".join(torch.__version__.split(".")[:2])
-    assert done.returncode != 0
     assert f"was built for torch {minor}, but this project uses torch 2.1" in message
     assert "Build torchamp again for this torch" in message
 

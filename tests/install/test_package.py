@@ -1,14 +1,12 @@
 """The installed package: its files, its dependencies, and the torch that it requires."""
 
-import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
 import torch
-from installed import ROOT, run
+from installed import ROOT, failure, run
 
 OWN_LIBRARIES = {
     "libtorchamp.so",
@@ -19,16 +17,6 @@ OWN_LIBRARIES = {
 }
 SYSTEM_LIBRARY = re.compile(r"(libc|libm|libdl|libpthread|libgcc_s|libstdc\+\+|ld-linux-.*)\.so.*")
 TORCH_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
-
-
-def run_with_wheel(site: pathlib.Path, code: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        env={**os.environ, "PYTHONPATH": str(site)},
-    )
 
 
 def needed_libraries(library: pathlib.Path) -> set:
@@ -69,9 +57,10 @@ def test_every_public_header_is_installed(prefix: pathlib.Path) -> None:
 
 
 def test_the_wheel_says_where_its_cmake_package_is(wheel_site: pathlib.Path) -> None:
-    done = run_with_wheel(wheel_site, "import torchamp; print(torchamp.cmake_prefix_path)")
-    folder = pathlib.Path(done.stdout.strip())
-    assert wheel_site in folder.parents, done.stderr
+    code = "import torchamp; print(torchamp.cmake_prefix_path)"
+    said = run(sys.executable, "-c", code, folder=pathlib.Path("/"), PYTHONPATH=wheel_site)
+    folder = pathlib.Path(said.strip())
+    assert wheel_site in folder.parents
     assert (folder / "torchamp" / "torchampConfig.cmake").is_file()
 
 
@@ -93,9 +82,10 @@ def test_the_wheel_runs_programs_of_apexs(wheel_site: pathlib.Path, tmp_path: pa
 
 
 def test_import_with_another_torch_names_both_versions(wheel_site: pathlib.Path) -> None:
-    done = run_with_wheel(wheel_site, "import torch; torch.__version__ = '2.1.0'; import torchamp")
+    code = "import torch; torch.__version__ = '2.1.0'; import torchamp"
+    said = failure(sys.executable, "-c", code, folder=pathlib.Path("/"), PYTHONPATH=wheel_site)
     major, minor = TORCH_VERSION
-    last_line = done.stderr.strip().splitlines()[-1]
+    last_line = said.strip().splitlines()[-1]
     assert last_line.startswith(
         f"ImportError: torchamp was built for torch {major}.{minor}, but torch 2.1.0 is installed."
     )

@@ -22,6 +22,7 @@ from installed import (
     ROOT,
     Environment,
     archive,
+    failure,
     locked,
     packages_without_torchamp,
     run,
@@ -187,15 +188,8 @@ def test_an_old_setuptools_is_refused(tmp_path: pathlib.Path) -> None:
         file = tmp_path / "setuptools" / f"{name}.py"
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
-    done = subprocess.run(
-        [sys.executable, "setup.py", "--version"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
-    assert done.returncode != 0
-    assert done.stderr == (
+    said = failure(sys.executable, "setup.py", "--version", folder=ROOT, PYTHONPATH=tmp_path)
+    assert said == (
         "torchamp: expected setuptools 77 or newer, got 68.1.2: pip install --upgrade setuptools\n"
     )
 
@@ -312,19 +306,14 @@ def test_another_platform_is_told_first(system: str, machine: str, tmp_path: pat
     expected = f"torchamp: expected Linux on x86-64, got {system} on {machine}"
     code = "import platform, torchamp_build; platform.{} = lambda: {!r}; platform.{} = lambda: {!r}"
     hook = "; torchamp_build.get_requires_for_build_wheel()"
-    of_python = subprocess.run(
-        [sys.executable, "-c", code.format("system", system, "machine", machine) + hook],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "build_tools")},
-    )
-    assert of_python.returncode != 0 and of_python.stderr == f"{expected}\n"
+    code = code.format("system", system, "machine", machine) + hook
+    path = ROOT / "build_tools"
+    assert failure(sys.executable, "-c", code, PYTHONPATH=path) == f"{expected}\n"
     if system == "Linux":  # elsewhere CMake wants a compiler for that system first
         options = [f"-DCMAKE_SYSTEM_NAME={system}", f"-DCMAKE_SYSTEM_PROCESSOR={machine}"]
         configure = ["cmake", "-S", ROOT, "-B", tmp_path, *options, "-DTORCHAMP_TORCH_ROOT=/none"]
-        of_cmake = subprocess.run(configure, capture_output=True, text=True)
-        assert of_cmake.returncode != 0 and expected in " ".join(of_cmake.stderr.split())
-        assert "/none" not in of_cmake.stderr
+        of_cmake = failure(*configure)
+        assert expected in " ".join(of_cmake.split()) and "/none" not in of_cmake
 
 
 @pytest.mark.soak
@@ -429,6 +418,6 @@ def test_make_wheel(
 
 def test_a_build_among_the_sources_is_refused(tmp_path: pathlib.Path) -> None:
     shutil.copy(ROOT / "CMakeLists.txt", tmp_path)
-    done = subprocess.run(["cmake", "."], cwd=tmp_path, capture_output=True, text=True)
     expected = "torchamp: expected a build folder of its own, as in cmake -B build, got that of "
-    assert done.returncode != 0 and expected + "the sources" in " ".join(done.stderr.split())
+    said = failure("cmake", ".", folder=tmp_path)
+    assert expected + "the sources" in " ".join(said.split())

@@ -101,13 +101,6 @@ def kind_of(name):
     return getattr(apex.optimizers, name)
 
 
-def stepped(name, device):
-    params = make_params(device)
-    optimizer = kind_of(name)(params, **ALL[kind_of(name)])
-    train(optimizer, params, 1)
-    return optimizer, params
-
-
 def assert_has(name, what, expected, got):
     """All of it but what is known to be lacking, which it must be."""
     known = {key for kind, place, key in LACKING if (kind, place) == (name, what)}
@@ -144,15 +137,12 @@ def test_bases(name):
 
 
 @every
-def test_keys_of_groups(name, device):
-    optimizer, _ = stepped(name, device)
+def test_keys_of_groups_and_states(name, device):
+    params = make_params(device)
+    optimizer = kind_of(name)(params, **ALL[kind_of(name)])
+    train(optimizer, params, 1)
     (group,) = optimizer.param_groups
     assert_has(name, "group", GROUPS[name], group)
     assert_has(name, "group", GROUPS[name], optimizer.state_dict()["param_groups"][0])
-
-
-@every
-def test_keys_of_states(name, device):
-    optimizer, params = stepped(name, device)
     for param in params:
         assert_has(name, "state", STATES[name], optimizer.state[param])
