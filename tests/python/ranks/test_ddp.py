@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from nets import linear_net, loss_of, master_values, overflow_at
+from nets import file_by, linear_net, loss_of, master_values, overflow_at
 from processes import gloo
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -165,15 +164,13 @@ def resume(level: str, make: Callable, order: str) -> None:
     model, optimizer = training.start()
     parallel = DistributedDataParallel(model)
     training.step(parallel, model, optimizer, 0)
-    file = io.BytesIO()
-    amp.save(model, optimizer, file)
+    file = file_by(lambda file: amp.save(model, optimizer, file))
     training.step(parallel, model, optimizer, 1)
     expected = master_values(optimizer)
 
     model, optimizer = training.start()
     if order == "wrap, load":
         parallel = DistributedDataParallel(model)
-    file.seek(0)
     amp.load(model, optimizer, file)
     if order == "load, wrap":
         parallel = DistributedDataParallel(model)
@@ -205,20 +202,24 @@ def join(level: str, make: Callable) -> None:
         assert gloo.are_same([torch.tensor(scale_of())]), "the ranks' loss scales part"
 
 
-def hooked(level: str, register: Callable) -> None:
-    """With a communication hook."""
+def wrapped(level: str, wrap: Callable) -> None:
+    """By apex's wrapper, or with a communication hook."""
     training = Training(level, fused_sgd)
     model, optimizer = training.start()
+    training.run(wrap(model), model, optimizer)
+
+
+def hooked(model: nn.Module, state: object, hook: Callable) -> DistributedDataParallel:
     parallel = DistributedDataParallel(model)
-    register(parallel)
-    training.run(parallel, model, optimizer)
+    parallel.register_comm_hook(state, hook)
+    return parallel
 
 
-def in_float16(parallel: DistributedDataParallel) -> None:
-    parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
+def in_float16(model: nn.Module) -> DistributedDataParallel:
+    return hooked(model, None, default_hooks.fp16_compress_hook)
 
 
-def in_bfloat16(parallel: DistributedDataParallel) -> None:
+def in_bfloat16(model: nn.Module) -> DistributedDataParallel:
     """As torch's own hook does, which asks for NCCL."""
 
     def hook(group, bucket):
@@ -227,20 +228,12 @@ def in_bfloat16(parallel: DistributedDataParallel) -> None:
         reduced = distributed.all_reduce(mean, async_op=True).get_future()
         return reduced.then(lambda done: buffer.copy_(done.value()[0]))
 
-    parallel.register_comm_hook(None, hook)
+    return hooked(model, None, hook)
 
 
-def by_power_sgd(parallel: DistributedDataParallel) -> None:
+def by_power_sgd(model: nn.Module) -> DistributedDataParallel:
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-    parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-
-
-def under_apex(level: str) -> None:
-    """apex's wrapper."""
-    training = Training(level, fused_sgd)
-    model, optimizer = training.start()
-    parallel = ApexDistributedDataParallel(model)
-    training.run(parallel, model, optimizer)
+    return hooked(model, state, powerSGD_hook.powerSGD_hook)
 
 
 def compiled(level: str) -> None:
@@ -349,13 +342,13 @@ def other_cases() -> Iterator[tuple[str, Callable[[], None]]]:
         name = f"wide_grads-{level}-{make.__name__}-{view}"
         yield name, functools.partial(wide_grads, level, make, view)
     for level in LEVELS:
-        yield f"apex-{level}", functools.partial(under_apex, level)
+        yield f"apex-{level}", functools.partial(wrapped, level, ApexDistributedDataParallel)
         yield f"compiled-{level}", functools.partial(compiled, level)
         yield f"wrapped_before-{level}", functools.partial(wrapped_before, level)
         yield f"step_by_unsynced_grads-{level}", functools.partial(step_by_unsynced_grads, level)
-        yield f"bfloat16-{level}", functools.partial(hooked, level, in_bfloat16)
-        yield f"float16-{level}", functools.partial(hooked, level, in_float16)
-        yield f"power_sgd-{level}", functools.partial(hooked, level, by_power_sgd)
+        yield f"bfloat16-{level}", functools.partial(wrapped, level, in_bfloat16)
+        yield f"float16-{level}", functools.partial(wrapped, level, in_float16)
+        yield f"power_sgd-{level}", functools.partial(wrapped, level, by_power_sgd)
 
 
 CASES = {
