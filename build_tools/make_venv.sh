@@ -12,7 +12,7 @@ python=$1
 requirement=$2
 venv=.venv
 stamp=$venv/.environment
-tools="pytest hypothesis numpy matplotlib tqdm"
+tools="pytest numpy matplotlib tqdm"
 
 # "<version> <folder>" of the torch that a Python would import; empty if it has none.
 torch_of() {

@@ -13,7 +13,7 @@ from bare_machine import BareMachine, write_wheel
 from installed import ROOT
 
 APT_INSTALL = "install -y -qq --no-install-recommends"
-PIP_INSTALLS = ("cmake", "ninja", "pytest_xdist", "pytest", "hypothesis", "numpy", "matplotlib")
+PIP_INSTALLS = ("cmake", "ninja", "pytest_xdist", "pytest", "numpy", "matplotlib")
 MODULE = ROOT / "cmake" / "TorchampGoogleTest.cmake"
 
 
