@@ -48,6 +48,7 @@ class AutocastOptions {
     enabled_ = value;
     return *this;
   }
+  /// Whether the scope casts.
   bool enabled() const { return enabled_; }
   /// True: weights are cast once until the outermost scope ends. Off by default: such casts go
   /// stale when weights are edited.
@@ -55,6 +56,7 @@ class AutocastOptions {
     cache_enabled_ = value;
     return *this;
   }
+  /// Whether weights are cast once.
   bool cache_enabled() const { return cache_enabled_; }
 
   /// float16 or bfloat16; the device type's default if not given.

@@ -38,6 +38,7 @@ class GradScalerOptions {
     enabled_ = value;
     return *this;
   }
+  /// Whether it scales.
   bool enabled() const { return enabled_; }
 
   /// The scale to begin with.
