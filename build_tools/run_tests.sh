@@ -27,8 +27,8 @@ lay_nvrtc() {
 # Optional: the soak tests train what these have, in a folder where no other test finds them.
 lay_libraries() {
   [ ! -d build/libraries ] || return 0
-  torchvision=$(python -c 'import torch
-print(f"torchvision==0.{int(torch.__version__.split(chr(46))[1]) + 15}.*")')
+  torchvision=$(python -c 'import torch; minor = int(torch.__version__.split(".")[1])
+print("torchvision==0.%d.*" % (minor + 15))')
   python -m pip install --quiet --target build/libraries 'transformers==5.24.*' \
     'diffusers==0.42.*' &&
     python -m pip install --quiet --no-deps --target build/libraries \

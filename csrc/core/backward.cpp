@@ -188,7 +188,7 @@ void Backward::note_scaled_loss() const {
   using ScaledLoss = OptimizerState::ScaledLoss;
   if (scaler_.is_identity()) return;
   for (const auto& state : states_) {
-    const bool has_grads = state->grads().are_scaled() || !state->grads().are_missing();
+    const bool has_grads = !state->grads().are_missing() || state->grads().are_scaled();
     state->scaled_loss_ = has_grads ? ScaledLoss::kWithGrads : ScaledLoss::kWithoutGrads;
   }
 }

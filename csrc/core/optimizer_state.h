@@ -129,6 +129,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   Overflows overflows_;
   Grads grads_{params_, overflows_};
   bool is_open_ = false;
+  /// What the last scaled loss left since it was made; kNone: there was none.
   enum class ScaledLoss { kNone, kWithoutGrads, kWithGrads } scaled_loss_ = ScaledLoss::kNone;
   bool has_stepped_ = false;  ///< or has begun to
   std::thread::id thread_;    ///< that used it last

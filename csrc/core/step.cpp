@@ -21,8 +21,7 @@ constexpr const char* kLacksGrads =
 constexpr const char* kUnscaled =
     ": expected a backward in scale_loss before the first step, since the loss scale is dynamic, "
     "got grads of one outside of it, in which small numbers are lost to 16 bits; run it in "
-    "scale_loss. "
-    "If the program scales losses itself, give initialize a loss_scale of 1";
+    "scale_loss. If the program scales losses itself, give initialize a loss_scale of 1";
 
 constexpr const char* kAssigned =
     ": expected grads of a backward in scale_loss, got grads that came after a scale_loss without "

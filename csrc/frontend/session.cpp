@@ -235,19 +235,21 @@ std::string Session::name_of(const at::Tensor& param) const {
 
 void Session::warn_once(const std::string& text) {
   if (options_.verbosity() == 0) return;
-  const std::scoped_lock lock(warning_);
-  if (warned_.insert(text).second) log_message(LogLevel::kWarning, text);
+  std::unique_lock lock(warning_);
+  const bool is_new = warned_.insert(text).second;
+  lock.unlock();  // the sink may use the models
+  if (is_new) log_message(LogLevel::kWarning, text);
 }
 
 void Session::warn_of_autocast() {
   const auto low = input_type();
-  if (!low || !c10::isReducedFloatingType(*low)) return;
-  for (const at::DeviceType type : device_types_of(models_)) {
-    if (!at::autocast::is_autocast_enabled(type)) continue;
-    warn_once(c10::str("forward: expected no autocast around a model that initialize has cast to ",
-                       *low, ", got a scope that casts to ", at::autocast::get_autocast_dtype(type),
-                       ", which casts its ops again; leave the scope out"));
-  }
+  if (!low || !c10::isReducedFloatingType(*low) || models_.empty()) return;
+  const at::DeviceType type = loss_scalers_.front().device().type();
+  if (!at::autocast::is_autocast_available(type) || !at::autocast::is_autocast_enabled(type))
+    return;
+  warn_once(c10::str("forward: expected no autocast around a model that initialize has cast to ",
+                     *low, ", got a scope that casts to ", at::autocast::get_autocast_dtype(type),
+                     ", which casts its ops again; leave the scope out"));
 }
 
 void Session::announce(const std::string& text) const {

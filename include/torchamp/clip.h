@@ -12,9 +12,7 @@ namespace detail {
 
 /// Allows what is neither an Optimizer nor several.
 template <class T>
-using IfNotStepped = std::enable_if_t<!std::is_convertible_v<const T&, Optimizer> &&
-                                          !std::is_convertible_v<const T&, std::vector<Optimizer>>,
-                                      int>;
+using IfNotStepped = std::enable_if_t<!are_optimizers<const T&>, int>;
 
 }  // namespace detail
 

@@ -89,4 +89,13 @@ class TORCHAMP_API Optimizer {
 
 /// @}
 
+namespace detail {
+
+/// Whether a T is an Optimizer, or becomes several.
+template <class T>
+constexpr bool are_optimizers =
+    std::is_convertible_v<T, Optimizer> || std::is_convertible_v<T, std::vector<Optimizer>>;
+
+}  // namespace detail
+
 }  // namespace torchamp

@@ -22,10 +22,8 @@ namespace detail {
 
 /// Allows what is not a loss and what initialize returned.
 template <class Loss, class T>
-using IfNotScaled = std::enable_if_t<!std::is_convertible_v<Loss, const at::Tensor&> ||
-                                         (!std::is_convertible_v<T, Optimizer> &&
-                                          !std::is_convertible_v<T, std::vector<Optimizer>>),
-                                     int>;
+using IfNotScaled =
+    std::enable_if_t<!std::is_convertible_v<Loss, const at::Tensor&> || !are_optimizers<T>, int>;
 
 }  // namespace detail
 

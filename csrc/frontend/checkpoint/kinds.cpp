@@ -230,7 +230,7 @@ class FusedKind : public Kind {
 
 const Kind* kind_of(const Optimizer& optimizer) {
   namespace lib = torch::optim;
-  const FixedOption no_maximize{"maximize", false}, decoupled{"decoupled_weight_decay", true},
+  constexpr FixedOption no_maximize{"maximize", false}, decoupled{"decoupled_weight_decay", true},
       coupled{"decoupled_weight_decay", false}, corrected{"bias_correction", true};
   static const auto* const sgd = new LibTorchKind<lib::SGDOptions, lib::SGDParamState>(
       "SGD", {no_maximize, {"decay_after_momentum", false}});
