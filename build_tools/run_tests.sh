@@ -34,6 +34,11 @@ print("torchvision==0.%d.*" % (minor + 15))')
     python -m pip install --quiet --no-deps --target build/libraries \
       "$torchvision" 'pytorch_optimizer==4.1.*' 'timm==1.0.*' ||
     say "no transformers, diffusers, torchvision, pytorch_optimizer or timm: not all are trained"
+  # The index's torchvision loads beside the index's torch alone, and others import it where it is.
+  PYTHONPATH=build/libraries python -c 'import torchvision' 2>/dev/null || {
+    rm -rf build/libraries/torchvision*
+    say "torchvision does not load with this torch: its detectors are not trained"
+  }
 }
 
 build() {

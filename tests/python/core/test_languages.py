@@ -66,7 +66,7 @@ def test_drawn_programs(first):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(100, 4_100, MANY))
+@pytest.mark.parametrize("first", range(100, 2_100, MANY))
 def test_many_drawn_programs(first):
     check("languages", first, MANY)
 
