@@ -37,7 +37,7 @@ print("torchvision==0.%d.*" % (minor + 15))')
   # The index's torchvision loads beside the index's torch alone, and others import it where it is.
   PYTHONPATH=build/libraries python -c 'import torchvision' 2>/dev/null || {
     rm -rf build/libraries/torchvision*
-    say "torchvision does not load with this torch: its detectors are not trained"
+    say "torchvision does not load with this torch: its detectors and timm's optimizers are not trained"
   }
 }
 
