@@ -22,7 +22,7 @@ def without_numbers(output: str) -> str:
     """Times are the machine's, and so is what preflight recommends. Columns are as wide as what is
     in them. A slow preflight says what it does."""
     output = re.sub(r"^torchamp: preflight: trying .*\n", "", output, flags=re.MULTILINE)
-    advice = r"^(Recommended:|No level is|Training with) .*\n"
+    advice = r"^(Recommended:|No level is) .*\n"
     output = re.sub(advice, "", output, flags=re.MULTILINE)
     output = re.sub(r"\d[\d.]*(?:e[+-]?\d+)?(?:\*\*\d+)?", "#", output)
     return " ".join(output.replace("-", " ").split())

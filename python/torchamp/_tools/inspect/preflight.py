@@ -14,7 +14,6 @@ from torchamp._arguments import expect, module_of, takes
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import text_table
-from torchamp._tools.inspect.bytes import in_unit, unit_for
 from torchamp._tools.inspect.iteration import (
     LossFunction,
     Outcome,
@@ -41,13 +40,12 @@ from torchamp._tools.inspect.trial import (
     Verdict,
     levels_for,
     named,
-    peak_bytes,
     tf32,
     trial,
 )
 from torchamp._tools.inspect.watch import Op, check_batch
 
-#: A level's time or memory is less than float32's from this share of it down; the rest is noise.
+#: A level is faster than float32 from this share of its time down; the rest is noise.
 _LESS = 0.9
 #: From so many seconds of the float32 iteration on, progress is logged.
 _SLOW = 2.0
@@ -99,15 +97,14 @@ class Preflight:
     notes: list[str]  #: what to write otherwise, whatever the level, and what was left out
     #: The time of the fastest of some iterations in float32; None if the model takes one alone.
     milliseconds: float | None
-    peak_bytes: int | None  #: in float32, as that of a verdict
 
     @property
     def recommended(self) -> str:
-        """A level that fits. The first choice of those that are faster than float32, or were not
-        timed, else the smallest of those that are smaller and not slower, else "O0"."""
-        plain = self.milliseconds or 0.0
-        not_slower = [v for v in self._smaller() if _LESS * (v.milliseconds or 0.0) <= plain]
-        return next((v.level for v in [*self._faster(), *not_slower]), "O0")
+        """The first choice of the levels that fit and are faster than float32, or were not timed;
+        "O0" if there is none."""
+        most = _LESS * (self.milliseconds or math.inf)
+        faster = (v.level for v in self._choices() if (v.milliseconds or 0.0) < most)
+        return next(faster, "O0")
 
     def verdict(self, level: str) -> Verdict:
         """The verdict on one level.
@@ -135,18 +132,12 @@ class Preflight:
         return f"preflight of {self.model} on {self.device}"
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        unit = self._unit()
-        header = ["level", "fits", "ms", unit, "loss scale", "why"]
-        return header, [_cells(each, unit) for each in self.verdicts]
-
-    def _unit(self) -> str:
-        """Of memory."""
-        return unit_for(max(each.peak_bytes or 0 for each in self.verdicts))
+        header = ["level", "fits", "ms", "loss scale", "why"]
+        return header, [_cells(each) for each in self.verdicts]
 
     def _summary(self) -> str:
         texts = (each.text for each in self.findings)
-        lines = [self._recommendation(), self._memory(), *texts, *self.notes]
-        return "\n".join(filter(None, lines))
+        return "\n".join([self._recommendation(), *texts, *self.notes])
 
     def _recommendation(self) -> str:
         if not self._choices():
@@ -158,61 +149,35 @@ class Preflight:
         return f"{self._advice()}{rest}{self._times()}"
 
     def _advice(self) -> str:
-        smaller, noise = self._smaller(), f"here by more than {100 - 100 * _LESS:.0f} %"
         if self.recommended != "O0":
-            alone = "" if self._faster() else f", for memory alone: no level is faster {noise}"
-            return f"Recommended: {self.recommended}{alone}."
-        what = "faster" if smaller or self.peak_bytes is None else "faster or smaller"
-        instead = f", or for memory alone {smaller[0].level}" if smaller else ""
-        return f"No level is {what} {noise}: take O0, which is float32{instead}."
+            return f"Recommended: {self.recommended}."
+        noise = f"{100 - 100 * _LESS:.0f} %"
+        return f"No level is faster here by more than {noise}: take O0, which is float32."
 
     def _times(self) -> str:
-        """Of the recommended level, or of the fastest."""
-        taken = [(v.milliseconds, v.level) for v in self._told(self._choices()) if v.milliseconds]
+        """The times of the recommended level, or of the fastest, and of float32."""
+        is_o0 = self.recommended == "O0"
+        told = self._choices() if is_o0 else [self.verdict(self.recommended)]
+        taken = [(v.milliseconds, v.level) for v in told if v.milliseconds]
         if not taken or self.milliseconds is None:
             return ""
         (least, level), plain = min(taken), self.milliseconds
         return f" An iteration takes {least:.3g} ms at {level}, in float32 {plain:.3g} ms."
 
-    def _memory(self) -> str:
-        """Of the recommended level, or of the smallest if it is smaller."""
-        taken = [(v.peak_bytes, v.level) for v in self._told(self._smaller()) if v.peak_bytes]
-        if not taken or self.peak_bytes is None:
-            return ""
-        (least, level), unit = min(taken), self._unit()
-        text = f"Training with FusedAdamW takes {in_unit(least, unit)} {unit} at {level}"
-        return f"{text}, in float32 {in_unit(self.peak_bytes, unit)} {unit}."
-
-    def _told(self, others: list[Verdict]) -> list[Verdict]:
-        """The recommended level; if that is O0, `others`."""
-        return others if self.recommended == "O0" else [self.verdict(self.recommended)]
-
     def _choices(self) -> list[Verdict]:
-        """Of the levels that fit, the first choice first."""
+        """The levels that fit, the first choice first."""
         fitting = {v.level: v for v in self.verdicts if v.fits}
         return [fitting[level] for level in _preferred(self.device) if level in fitting]
-
-    def _faster(self) -> list[Verdict]:
-        """Those that are faster than float32, or that no time speaks against."""
-        most = _LESS * (self.milliseconds or math.inf)
-        return [v for v in self._choices() if (v.milliseconds or 0.0) < most]
-
-    def _smaller(self) -> list[Verdict]:
-        """Those that are known to take less memory than float32, the smallest first."""
-        most = _LESS * (self.peak_bytes or 0)
-        smaller = (v for v in self._choices() if v.peak_bytes and v.peak_bytes < most)
-        return sorted(smaller, key=lambda v: v.peak_bytes or 0)
 
 
 def _exponent(scale: float) -> int:
     return math.frexp(scale)[1] - 1
 
 
-def _cells(verdict: Verdict, unit: str) -> list[str]:
+def _cells(verdict: Verdict) -> list[str]:
     scale = "" if verdict.loss_scale is None else f"2**{_exponent(verdict.loss_scale)}"
     time = "" if verdict.milliseconds is None else f"{verdict.milliseconds:.3g}"
-    memory = "" if verdict.peak_bytes is None else in_unit(verdict.peak_bytes, unit)
-    return [verdict.level, "yes" if verdict.fits else "no", time, memory, scale, verdict.reason]
+    return [verdict.level, "yes" if verdict.fits else "no", time, scale, verdict.reason]
 
 
 def _preferred(device: torch.device) -> tuple[str, ...]:
@@ -261,9 +226,7 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     for level in levels_for(device):
         if is_slow:
             log(logging.INFO, f"preflight: trying {level}")
-        verdict = trial(level, model, batch, loss_fn, reference)
-        memory = peak_bytes(level, model, batch) if verdict.fits else None
-        verdicts.append(dataclasses.replace(verdict, peak_bytes=memory))
+        verdicts.append(trial(level, model, batch, loss_fn, reference))
     if milliseconds is not None:  # again: the machine may have had other work at first
         with tf32(False):
             again = time_iteration(copied(model), batch, loss_fn)
@@ -272,8 +235,7 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     name = type(model).__name__
     notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
     notes += [reference.outcome.note] * bool(reference.outcome.note)
-    found = verdicts, findings, tensors, notes, milliseconds
-    return Preflight(name, device, *found, peak_bytes("float32", model, batch))
+    return Preflight(name, device, verdicts, findings, tensors, notes, milliseconds)
 
 
 def _check(model: Any) -> None:

@@ -32,12 +32,10 @@ from torchamp._tools.inspect.ranges import (
     range_of,
     sum_of,
 )
-from torchamp._tools.inspect.report import report
 from torchamp._tools.inspect.rounding import Rounding, written_buffers
 from torchamp._tools.inspect.watch import Op, floating, is_finite
 from torchamp.amp._amp import Amp
 from torchamp.amp._settings import DESCRIPTIONS, settings_for
-from torchamp.optimizers import FusedAdamW
 
 _PROPERTIES = {level: settings_for(level).properties for level in DESCRIPTIONS if level != "O0"}
 
@@ -74,9 +72,6 @@ class Verdict:
     op: str = ""
     #: The time of the fastest of some iterations; None where the level does not fit.
     milliseconds: float | None = None
-    #: What training with FusedAdamW keeps, as amp.report counts it, without what the loss function
-    #: keeps; None where the level does not fit, or amp.report cannot run the model.
-    peak_bytes: int | None = None
 
 
 @dataclasses.dataclass
@@ -219,22 +214,9 @@ def _rounded(
         yield stops, f"keep_fp32={kept!r}", name.rpartition(".")[0]
 
 
-def peak_bytes(level: str, model: torch.nn.Module, batch: Any) -> int | None:
-    """Verdict.peak_bytes; with the level "float32", too."""
-    twin = copied(model)
-    try:
-        optimizer = FusedAdamW(twin.parameters())
-        with _initialized(twin, level, optimizer):
-            return report(twin, optimizer, batch).peak_bytes
-    except Exception:
-        return None
-
-
-def _initialized(
-    model: torch.nn.Module, level: Any, optimizer: FusedAdamW | None = None
-) -> contextlib.AbstractContextManager[object]:
+def _initialized(model: torch.nn.Module, level: Any) -> contextlib.AbstractContextManager[object]:
     if level in LEVELS:
-        return Amp(model, optimizer, level, verbosity=0)
+        return Amp(model, None, level, verbosity=0)
     return tf32(level == "TF32")
 
 
