@@ -10,6 +10,7 @@ Getattr = Callable[[str], NoReturn]
 _ADAGRAD = "torch.optim.Adagrad"
 _ADAM = "apex.optimizers.FusedAdam"
 _LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
+_SCALE_LOSS = "apex.amp.scale_loss after apex.amp.initialize"
 
 #: By apex's name.
 INSTEAD = {
@@ -26,8 +27,13 @@ INSTEAD = {
     "amp_C.update_scale_hysteresis": "torchamp.ops.update_scale",
     "apex.DeprecatedFeatureWarning": "builtins.FutureWarning",
     "apex.amp.compat": "torch.is_tensor and torch.is_floating_point",
+    "apex.amp.handle.AmpHandle.scale_loss": _SCALE_LOSS,
+    "apex.amp.handle.AmpHandle.wrap_optimizer": _SCALE_LOSS,
+    "apex.amp.opt": _SCALE_LOSS,
     "apex.amp.utils": "torch.is_floating_point and torch.Tensor.to",
     "apex.amp.wrap": "apex.amp.half_function, float_function and promote_function",
+    "apex.contrib": "torch.nn.functional.cross_entropy for xentropy, "
+    "torch.nn.utils.clip_grad_norm_ for clip_grad, and apex.normalization for layer_norm",
     "apex.deprecated_warning": "warnings.warn",
     "apex.fused_dense": "torch.nn.Linear and torch.nn.GELU",
     "apex.mlp": "torch.nn.Sequential of torch.nn.Linear and torch.nn.ReLU",

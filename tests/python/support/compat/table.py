@@ -36,9 +36,6 @@ FUNCTIONS = {
         "disable_casts()",
     ],
     "apex.amp.rnn_compat": ["has_old_rnns()"],
-    "apex.contrib.clip_grad": [
-        "clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False)"
-    ],
     "apex.fp16_utils": [
         "BN_convert_float(module)",
         "network_to_half(network)",
@@ -70,21 +67,8 @@ _SCALER = "loss_scale update_scale backward scale_gradient has_overflow cur_scal
 CLASSES = {
     "apex.amp.handle.AmpHandle": (
         "builtins.object",
-        "(loss_scale='dynamic', enable_caching=True, verbose=False)",
-        "is_active _disable_casts wrap_optimizer scale_loss _clear_cache _deactivate "
-        "has_cache cache remove_cache verbose _is_active _all_wrappers _default_scaler",
-    ),
-    "apex.amp.handle.NoOpHandle": (
-        "builtins.object",
-        "()",
-        "is_active _disable_casts wrap_optimizer scale_loss _clear_cache _deactivate has_cache "
-        "verbose",
-    ),
-    "apex.amp.opt.OptimWrapper": (
-        "builtins.object",
-        "(optimizer, amp_handle, num_loss)",
-        "scale_loss step state param_groups state_dict load_state_dict zero_grad add_param_group "
-        "_optimizer _num_loss _loss_idx _loss_scaler",
+        None,
+        "is_active _is_active _deactivate _clear_cache verbose",
     ),
     "apex.amp.scaler.LossScaler": (
         "builtins.object",
@@ -158,15 +142,12 @@ APPLIED = {
     "apex.normalization.fused_layer_norm.FusedLayerNormAffineFunction": (
         "(ctx, input, weight, bias, normalized_shape, eps, memory_efficient=False)"
     ),
-    "apex.contrib.xentropy.SoftmaxCrossEntropyLoss": (
-        "(ctx, logits, labels, smoothing=0.0, padding_idx=0, half_to_float=False)"
-    ),
 }
 
 #: By module: other names.
 NAMES = {
     "apex": "amp fp16_utils multi_tensor_apply normalization optimizers parallel",
-    "apex.amp": "_amp_state amp frontend handle lists opt rnn_compat scaler",
+    "apex.amp": "_amp_state amp frontend handle lists rnn_compat scaler",
     "apex.amp.__version__": "VERSION __version__",
     "apex.amp._amp_state": "AmpState _amp_state",
     "apex.amp._process_optimizer": "AmpOptimizerState",
@@ -193,15 +174,9 @@ STASH = (
     "all_fp32_from_fp32_params all_fp32_params"
 )
 
-_PATCHING = "of the functions that apex's init has replaced, which O1 does not replace"
-
 #: What torchamp has otherwise, with the reason.
 OTHERWISE = {
     "apex.amp.initialize": "opt_level None is that of set_global_policy, by default O1",
     "apex.amp.scale_loss": "delay_unscale None delays where DistributedDataParallel does not sync",
     "apex.amp.handle.scale_loss": "as apex.amp.scale_loss",
-    "apex.amp.handle.AmpHandle._all_wrappers": _PATCHING,
-    "apex.amp.handle.AmpHandle._default_scaler": "each wrapped optimizer has scalers of its own",
-    "apex.amp.opt.OptimWrapper._loss_idx": "the index is the wrapper's own",
-    "apex.amp.opt.OptimWrapper._loss_scaler": "the scalers are those of Amp",
 }

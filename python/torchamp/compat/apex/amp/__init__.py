@@ -10,7 +10,6 @@ from torchamp.compat.apex.amp import (
     frontend,
     handle,
     lists,
-    opt,
     rnn_compat,
     scaler,
 )
@@ -25,7 +24,6 @@ __all__ = [
     "handle",
     "init",
     "lists",
-    "opt",
     "rnn_compat",
     "scaler",
 ]

@@ -81,7 +81,7 @@ class AmpState(ModuleType):
         session = _last_session()
         if session.casts is None:
             raise AttributeError
-        return _handles.setdefault(session, AmpHandle(casts=session.casts))
+        return _handles.setdefault(session, AmpHandle(session.casts))
 
     def __getattr__(self, name: str) -> None:
         raise AttributeError(

@@ -12,10 +12,10 @@ from torchamp.amp import (
     register_half_function,
     register_promote_function,
 )
-from torchamp.amp._autocast import Ban
+from torchamp.amp._autocast import Ban, OpenCasts
 from torchamp.compat.apex.amp._amp_state import _amp_state
 from torchamp.compat.apex.amp._list_edits import follow_list_edits
-from torchamp.compat.apex.amp.handle import AmpHandle, NoOpHandle
+from torchamp.compat.apex.amp.handle import AmpHandle
 
 __all__ = [
     "float_function",
@@ -37,12 +37,14 @@ def init(
     *,
     patch_type: torch.dtype = torch.float16,
 ) -> AmpHandle:
-    """Casts as O1 from now on in this thread, until the handle's _deactivate(). The handle scales
-    losses by `loss_scale`. allow_banned: whether functions that O1 refuses for 16-bit tensors run
-    in float32 instead. patch_type: the 16-bit type, as in ROCm's apex; bfloat16 casts as O4."""
+    """Casts as O1 from now on in this thread, until the handle's _deactivate(); `enabled` False
+    casts nothing. allow_banned: whether functions that O1 refuses for 16-bit tensors run in float32
+    instead. patch_type: the 16-bit type, as in ROCm's apex; bfloat16 casts as O4. loss_scale,
+    enable_caching: accepted; amp.initialize scales losses."""
     if not enabled:
-        return NoOpHandle()
+        return AmpHandle(None, verbose)
     Ban.is_lifted = allow_banned
     follow_list_edits()
-    _amp_state.legacy_handle = AmpHandle(loss_scale, enable_caching, verbose, dtype=patch_type)
+    types = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    _amp_state.legacy_handle = AmpHandle(OpenCasts(types, patch_type), verbose)
     return _amp_state.legacy_handle

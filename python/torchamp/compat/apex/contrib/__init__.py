@@ -1,3 +1,0 @@
-"""apex.contrib: what torchamp has of it."""
-
-__all__: list = []
