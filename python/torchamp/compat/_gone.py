@@ -43,6 +43,7 @@ INSTEAD = {
     "apex.optimizers.fused_adagrad": _ADAGRAD,
     "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,
     "apex.optimizers.fused_mixed_precision_lamb": _LAMB,
+    "apex.parallel.Reducer": "torch.distributed.all_reduce",
     "apex.parallel.multiproc": "torchrun, which is torch.distributed.run",
 }
 

@@ -3,13 +3,12 @@
 import copy
 import gc
 import pickle
-import warnings
 import weakref
 
 import pytest
 import torch
 from apex import amp
-from apex.parallel import DistributedDataParallel, Reducer
+from apex.parallel import DistributedDataParallel
 from apex.parallel.distributed import flat_dist_call
 from processes import gloo
 from processes.ranks import gathered, run_on_two_ranks
@@ -31,18 +30,15 @@ class Net(nn.Module):
 
 
 OPTIONS = {
-    "plain": ({}, 1.0),
-    "delayed": ({"delay_allreduce": True}, 1.0),
-    "small_messages": ({"message_size": 1}, 1.0),
-    "float32": ({"allreduce_always_fp32": True}, 1.0),
-    "sum": ({"gradient_average": False}, 2.0),
-    "predivided": ({"gradient_predivide_factor": 4.0}, 1.0),
-    "predivided_sum": ({"gradient_predivide_factor": 4.0, "gradient_average": False}, 0.5),
+    "plain": {},
+    "delayed": {"delay_allreduce": True},
+    "small_messages": {"message_size": 1},
+    "predivided": {"message_size": 250000000, "gradient_predivide_factor": 2},
 }
 
 
 def _data_parallel(rank):
-    for name, (options, factor) in OPTIONS.items():
+    for name, options in OPTIONS.items():
         torch.manual_seed(rank)
         net = Net()
         net.norm.running_mean.fill_(float(rank))
@@ -62,8 +58,7 @@ def _data_parallel(rank):
                 if grad is None:
                     assert param.grad is None or not param.grad.any()
                     continue
-                wanted = sum(gathered(grad)) / 2 * factor
-                torch.testing.assert_close(param.grad, wanted, msg=name)
+                torch.testing.assert_close(param.grad, sum(gathered(grad)) / 2, msg=name)
 
 
 def _own_backward(net, x, uses_extra):
@@ -84,33 +79,64 @@ def _two_forwards_before_the_backwards(rank):
     assert not torch.equal(a, b), "statistics are each rank's own"
 
 
-def _every_backward_is_reduced(rank):
+NOT_REDUCED = (
+    r"^DistributedDataParallel: expected one backward for each forward that allreduce is enabled "
+    r"for, got another, whose grads torch does not reduce; sum the losses of a forward, and of "
+    r"forwards without a backward between them$"
+)
+
+
+def _no_backward_goes_unreduced(rank):
     """torch's DDP silently reduces only the first backward after a forward."""
     net = nn.Linear(3, 2, bias=False)
     parallel = DistributedDataParallel(net)
     x = torch.full((1, 3), float(rank + 1))
     out = parallel(x)
-    for backwards in (1, 2, 3):
-        out.sum().backward(retain_graph=True)
-        assert net.weight.grad[0, 0] == 1.5 * backwards
+    out.sum().backward(retain_graph=True)
+    assert net.weight.grad[0, 0] == 1.5
+    with pytest.raises(RuntimeError, match=NOT_REDUCED):
+        out.sum().backward()
     net.zero_grad()
     first, second = parallel(x), parallel(x)
     first.sum().backward()
-    second.sum().backward()
-    assert net.weight.grad[0, 0] == 3.0
+    with pytest.raises(RuntimeError, match=NOT_REDUCED):
+        second.sum().backward()
     net.zero_grad()
     with parallel.no_sync():
+        out = parallel(x)
+        for backwards in (1, 2):
+            out.sum().backward(retain_graph=True)
+            assert net.weight.grad[0, 0] == backwards * (rank + 1)
+    with pytest.raises(RuntimeError, match=NOT_REDUCED):
+        out.sum().backward()
+    net.zero_grad()
+    with torch.no_grad():
+        parallel(x)
+    out = parallel(x).sum()
+    torch.autograd.grad(out, net.weight, retain_graph=True)
+    out.backward()
+    assert net.weight.grad[0, 0] == 1.5
+
+
+def _micro_batches_and_gans_train(rank):
+    """Several pairs of a forward and a backward a step, and backwards that pass it by."""
+    net, generator = nn.Linear(3, 2), nn.Linear(3, 3)
+    parallel, made = DistributedDataParallel(net), DistributedDataParallel(generator)
+    x = torch.full((1, 3), float(rank + 1))
+    for backwards in (1, 2, 3):
         parallel(x).sum().backward()
-    assert net.weight.grad[0, 0] == rank + 1
-    parallel(x).sum().backward()
-    assert net.weight.grad[0, 0] == 3.0
+        assert net.weight.grad[0, 0] == 1.5 * backwards
+    fake = made(x)
+    parallel(fake.detach()).sum().backward()
+    parallel(fake).sum().backward()
+    assert gloo.are_same([param.grad for param in (*net.parameters(), *generator.parameters())])
 
 
 def _the_wrapper_goes_with_its_last_reference(rank):
     net = nn.Linear(3, 2)
     parallel = DistributedDataParallel(net)
     parallel(torch.ones(1, 3)).sum().backward()
-    gone = weakref.ref(parallel._late_backwards)
+    gone = weakref.ref(parallel)
     del parallel
     gc.collect()
     assert gone() is None
@@ -121,13 +147,16 @@ def _the_wrapper_goes_with_its_last_reference(rank):
 
 def _copies_reduce_too(rank):
     """apex's wrapper could not be copied."""
-    parallel = DistributedDataParallel(nn.Linear(3, 2), gradient_average=False)
+    parallel = DistributedDataParallel(nn.Linear(3, 2))
     x = torch.full((1, 3), float(rank + 1))
     parallel(x).sum().backward()
     for twin in (copy.deepcopy(parallel), pickle.loads(pickle.dumps(parallel))):
         twin.zero_grad()
-        twin(x).sum().backward()
-        assert twin.module.weight.grad[0, 0] == 3.0
+        out = twin(x).sum()
+        out.backward(retain_graph=True)
+        assert twin.module.weight.grad[0, 0] == 1.5
+        with pytest.raises(RuntimeError, match=NOT_REDUCED):
+            out.backward()
         assert twin.module.weight is not parallel.module.weight
 
 
@@ -138,46 +167,9 @@ def _switched_off(rank):
     parallel.disable_allreduce()
     parallel(x).sum().backward()
     assert net.weight.grad[0, 0] == 4.0 * (rank + 1)
-    net.zero_grad()
-    out = parallel(x).sum()
     parallel.enable_allreduce()
-    out.backward()
-    assert net.weight.grad[0, 0] == 6.0
-    net.zero_grad()
     parallel(x).sum().backward()
-    assert net.weight.grad[0, 0] == 6.0
-
-
-def _switched_off_too_late(rank):
-    """apex stopped at once; here the pending backward is reduced, and a warning says so."""
-    parallel = DistributedDataParallel(nn.Linear(3, 2))
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        parallel.disable_allreduce()
-        parallel.enable_allreduce()
-        out = parallel(torch.full((4, 3), float(rank + 1))).sum()
-        parallel.disable_allreduce()
-    out.backward()
-    assert parallel.module.weight.grad[0, 0] == 6.0
-    assert [str(each.message) for each in seen] == [
-        "disable_allreduce: expected no forward that waits for its backward, got one, whose grads "
-        "are reduced; call it before the forward"
-    ]
-    assert seen[0].filename == __file__
-
-
-def _reducer(rank):
-    torch.manual_seed(rank)
-    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    reducer = Reducer(net)
-    assert gloo.are_same(list(net.parameters()))
-    net[0].weight.grad = torch.full((2, 2), float(rank))
-    net[1].weight.grad = torch.full((2, 2), float(rank), dtype=torch.float64)
-    reducer.reduce()
-    assert net[0].weight.grad[0, 0] == 0.5 and net[1].weight.grad[0, 0] == 0.5
-    tensors = [torch.ones(2) * rank, torch.ones(3) * rank]
-    Reducer(tensors).reduce()
-    assert tensors[1].tolist() == [0.5] * 3
+    assert net.weight.grad[0, 0] == 12.0
 
 
 def _flat_calls(rank):
@@ -186,42 +178,36 @@ def _flat_calls(rank):
     assert all(bool((tensor == 1).all()) for tensor in tensors)
 
 
-def _low_precision_sums_in_float32(rank):
-    net = nn.Linear(1, 1, bias=False).half()
-    parallel = DistributedDataParallel(net, allreduce_always_fp32=True)
-    parallel(torch.full((1, 1), 4e4, dtype=torch.half)).float().sum().backward()
-    assert net.weight.grad.dtype == torch.float16
-    assert net.weight.grad.item() == pytest.approx(4e4, rel=1e-3)
-
-
 def test_two_ranks():
     run_on_two_ranks(
         _data_parallel,
         _two_forwards_before_the_backwards,
-        _every_backward_is_reduced,
+        _no_backward_goes_unreduced,
+        _micro_batches_and_gans_train,
         _the_wrapper_goes_with_its_last_reference,
         _copies_reduce_too,
         _switched_off,
-        _switched_off_too_late,
-        _reducer,
         _flat_calls,
-        _low_precision_sums_in_float32,
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "expected", "remedy"),
     [
-        ("shared_param", True),
-        ("retain_allreduce_buffers", True),
-        ("allreduce_communicators", ([None], [None])),
+        ("shared_param", True, None, "parameters may be shared without it"),
+        ("retain_allreduce_buffers", True, False, "read grads from the parameters"),
+        ("allreduce_always_fp32", True, False, "grads are divided before they are summed"),
+        ("allreduce_communicators", ([None], [None]), None, "torch makes its own"),
+        ("gradient_average", False, True, "multiply the loss by the number of ranks"),
     ],
 )
-def test_arguments_without_a_meaning_are_refused(name, value, one_rank):
+def test_arguments_without_a_meaning_are_refused(name, value, expected, remedy, one_rank):
     with pytest.raises(ValueError) as raised:
         DistributedDataParallel(nn.Linear(2, 2), **{name: value})
-    expected = f"DistributedDataParallel: expected {name} to be left out, got {value!r}"
-    assert str(raised.value) == expected
+    assert str(raised.value) == (
+        f"DistributedDataParallel: expected {name} to be {expected}, got {value!r}; {remedy}"
+    )
+    DistributedDataParallel(nn.Linear(2, 2), **{name: expected})
 
 
 def test_amp_refuses_a_wrapped_model(one_rank):

@@ -5,7 +5,6 @@ import inspect
 from functools import partial
 
 import pytest
-import torch
 from compat import table
 from compat.optimizers import initialized
 from nets import linear_net, sgd
@@ -78,7 +77,6 @@ ARGUMENTS = {
     "apex.fp16_utils.FP16_Optimizer": lambda: {"init_optimizer": sgd(linear_net())},
     "apex.multi_tensor_apply.MultiTensorApply": partial(dict, chunk_size=16),
     "apex.parallel.DistributedDataParallel": lambda: {"module": nn.Linear(2, 2)},
-    "apex.parallel.Reducer": lambda: {"module_or_grads_list": [torch.ones(1)]},
     "apex.parallel.SyncBatchNorm": partial(dict, num_features=2),
     "apex.parallel.LARC.LARC": lambda: {"optimizer": sgd(linear_net())},
 }

@@ -118,7 +118,6 @@ CLASSES = {
         "gradient_average_split_factor=None, prof=False)",
         "module forward disable_allreduce enable_allreduce",
     ),
-    "apex.parallel.Reducer": ("builtins.object", "(module_or_grads_list)", "module grads reduce"),
     "apex.parallel.SyncBatchNorm": (
         "torch.nn.modules.batchnorm._BatchNorm",
         "(num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, "

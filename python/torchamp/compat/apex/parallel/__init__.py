@@ -6,7 +6,7 @@ from torch.distributed import ReduceOp
 
 from torchamp.compat import _gone
 from torchamp.compat.apex.parallel import LARC, distributed
-from torchamp.compat.apex.parallel.distributed import DistributedDataParallel, Reducer
+from torchamp.compat.apex.parallel.distributed import DistributedDataParallel
 from torchamp.compat.apex.parallel.sync_batchnorm import (
     SyncBatchNorm,
     convert_syncbn_model,
@@ -17,7 +17,6 @@ __all__ = [
     "DistributedDataParallel",
     "LARC",
     "ReduceOp",
-    "Reducer",
     "SyncBatchNorm",
     "convert_syncbn_model",
     "create_syncbn_process_group",

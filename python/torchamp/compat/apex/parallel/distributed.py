@@ -1,21 +1,18 @@
-"""apex's data parallelism over torch's, and its helpers."""
+"""apex's data parallelism, which is torch's, and its flat calls."""
 
 from __future__ import annotations
 
-import itertools
+import functools
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import distributed, nn
 
-from torchamp._logging import warn
-from torchamp.compat.apex.parallel._reduction import LateBackwards, Reduction, reduce_bucket
 from torchamp.compat.apex_C import flatten, unflatten
 
-__all__ = ["DistributedDataParallel", "Reducer", "flat_dist_call", "flatten", "unflatten"]
-
-_MIB = 2**20
+__all__ = ["DistributedDataParallel", "flat_dist_call", "flatten", "unflatten"]
 
 
 @torch.no_grad()
@@ -36,45 +33,28 @@ def flat_dist_call(
             tensor.copy_(result)
 
 
-class Reducer:
-    """Averages grads over the ranks, whenever reduce() is called.
-
-    module_or_grads_list: a module, which receives the first rank's parameters and buffers, or the
-    tensors to be averaged.
-    """
-
-    def __init__(self, module_or_grads_list: nn.Module | Iterable[torch.Tensor]) -> None:
-        self.module: nn.Module | None = None
-        self.grads: list[torch.Tensor] = []
-        if isinstance(module_or_grads_list, nn.Module):
-            self.module = module = module_or_grads_list
-            own = itertools.chain(module.parameters(), module.buffers())
-            flat_dist_call([each.detach() for each in own], distributed.broadcast, (0,))
-        else:
-            self.grads = list(module_or_grads_list)
-
-    def reduce(self) -> None:
-        """Averages the grads that there are, the same ones on every rank."""
-        grads = self.grads
-        if self.module is not None:
-            grads = [param.grad for param in self.module.parameters() if param.grad is not None]
-        flat_dist_call(grads, distributed.all_reduce)
+#: By argument that torch's has no counterpart of: the value it may have, and the remedy.
+_REFUSED = {
+    "shared_param": (None, "parameters may be shared without it"),
+    "retain_allreduce_buffers": (False, "read grads from the parameters"),
+    "allreduce_always_fp32": (False, "grads are divided before they are summed"),
+    "allreduce_communicators": (None, "torch makes its own"),
+    "gradient_average": (True, "multiply the loss by the number of ranks"),
+}
 
 
 class DistributedDataParallel(nn.parallel.DistributedDataParallel):
     """torch's DistributedDataParallel with apex's arguments.
 
-    Parameters may go without a grad, and a forward may have several backwards, the same on every
-    rank. Buffers are the first rank's at the start and then each rank's
-    own, so that several forwards may come before a backward.
+    Parameters may go without a grad, the same on every rank. Buffers are the first rank's at the
+    start and then each rank's own, so that several forwards may come before a backward.
 
-    message_size: elements that are reduced together; delay_allreduce: all at once, at the end.
-    allreduce_always_fp32: low-precision grads are reduced in float32. gradient_average: average
-    instead of sum. gradient_predivide_factor: grads are divided by it before the sum, and by the
-    rest of the world size after. allreduce_trigger_params, num_allreduce_streams,
-    gradient_average_split_factor, prof: accepted; torch decides what they did.
+    message_size, delay_allreduce, allreduce_trigger_params, num_allreduce_streams,
+    gradient_predivide_factor, gradient_average_split_factor, prof: accepted; torch decides when
+    grads are reduced, and divides them by the number of ranks before it sums them.
 
-    Raises ValueError for shared_param, retain_allreduce_buffers and allreduce_communicators.
+    Raises ValueError for other arguments than the defaults elsewhere. A backward that torch would
+    not reduce raises RuntimeError: the second one of a forward, say.
     """
 
     require_backward_grad_sync: bool
@@ -95,67 +75,54 @@ class DistributedDataParallel(nn.parallel.DistributedDataParallel):
         gradient_average_split_factor: float | None = None,
         prof: bool = False,
     ) -> None:
-        refused = dict(
-            shared_param=shared_param,
-            retain_allreduce_buffers=retain_allreduce_buffers,
-            allreduce_communicators=allreduce_communicators,
-        )
-        for name, value in refused.items():
-            if value:
+        given = locals()
+        for name, (expected, remedy) in _REFUSED.items():
+            if bool(given[name]) is not bool(expected):
                 raise ValueError(
-                    f"DistributedDataParallel: expected {name} to be left out, got {value!r}"
+                    f"DistributedDataParallel: expected {name} to be {expected}, got "
+                    f"{given[name]!r}; {remedy}"
                 )
-        super().__init__(
-            module,
-            find_unused_parameters=True,
-            bucket_cap_mb=_bucket_mib(module, None if delay_allreduce else message_size),
-        )
+        super().__init__(module, find_unused_parameters=True)
         self.broadcast_buffers = False  # from here on
-        self._options = allreduce_always_fp32, gradient_average, gradient_predivide_factor
-        self._connect()
-
-    def _connect(self) -> None:
-        self.reduction: Reduction = Reduction(self.process_group, *self._options)
-        if not self.reduction.is_torchs_own:
-            self.register_comm_hook(self.reduction, reduce_bucket)
-        self._late_backwards = LateBackwards(self, self.reduction)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """As torch's: copies and pickles reduce over the default group."""
-        state = super().__getstate__()
-        for name in ("reduction", "_late_backwards", "_comm_hooks"):
-            state.pop(name)
-        return state
+        self._watch_backwards()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_comm_hooks": []})
-        self._connect()
+        super().__setstate__(state)
+        self._watch_backwards()
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's."""
         outputs = super().forward(*inputs, **kwargs)
-        if torch.is_grad_enabled():
-            self._late_backwards.torch_waits = self.require_backward_grad_sync
+        self._reduces_next |= torch.is_grad_enabled() and self.require_backward_grad_sync
         return outputs
 
+    def _watch_backwards(self) -> None:
+        #: Whether torch's reducer waits for a backward, and the last backward that came.
+        self._reduces_next, self._backward = False, -1
+        for param in self.module.parameters():
+            if param.requires_grad:
+                param.register_post_accumulate_grad_hook(
+                    functools.partial(_check_backward, weakref.ref(self))
+                )
+
     def disable_allreduce(self) -> None:
-        """From the next forward on, grads are not reduced. Warns if a forward waits for its
-        backward, whose grads are reduced all the same."""
-        if self._late_backwards.torch_waits:
-            warn(
-                "disable_allreduce: expected no forward that waits for its backward, got one, "
-                "whose grads are reduced; call it before the forward"
-            )
+        """From the next forward on, grads are not reduced."""
         self.require_backward_grad_sync = False
 
     def enable_allreduce(self) -> None:
-        """From the next backward on, grads are reduced again."""
+        """From the next forward on, grads are reduced again."""
         self.require_backward_grad_sync = True
 
 
-def _bucket_mib(module: nn.Module, elements: int | None) -> float:
-    """Buckets of so many elements; None: of the whole module."""
-    params = [param for param in module.parameters() if param.requires_grad]
-    width = max((param.element_size() for param in params), default=4)
-    total = sum(param.numel() for param in params)
-    return max(1, total if elements is None else elements) * width / _MIB
+def _check_backward(own: weakref.ref[DistributedDataParallel], param: torch.Tensor) -> None:
+    """With the first grad of a backward: raises RuntimeError if it should be reduced and is not."""
+    parallel, backward = own(), torch._C._current_graph_task_id()
+    if parallel is None or parallel._backward == backward:
+        return
+    is_reduced, parallel._reduces_next, parallel._backward = parallel._reduces_next, False, backward
+    if parallel.require_backward_grad_sync and not is_reduced:
+        raise RuntimeError(
+            "DistributedDataParallel: expected one backward for each forward that allreduce is "
+            "enabled for, got another, whose grads torch does not reduce; sum the losses of a "
+            "forward, and of forwards without a backward between them"
+        )
