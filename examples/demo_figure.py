@@ -1,4 +1,4 @@
-"""The demo's figure: losses by step, and accuracy, time and memory by level."""
+"""The demo's figure: losses by step, and accuracy, time and, on a GPU, memory by level."""
 
 from __future__ import annotations
 
@@ -58,22 +58,14 @@ def draw_accuracy(axes: Axes, pairs: list[list[Run]]) -> None:
     )
 
 
-def draw_memory(axes: Axes, pairs: list[list[Run]]) -> None:
-    if pairs[0][0].device == "cpu":
-        draw_bars(axes, pairs, lambda run: run.counted_memory_mib)
-        axes.set_title("MiB of tensors, counted in Python (dashed: O0)", fontsize=10, loc="left")
-    else:
-        draw_bars(axes, pairs, lambda run: run.peak_memory_mib)
-        axes.set_title("MiB allocated at the peak (dashed: O0)", fontsize=10, loc="left")
-
-
 def draw(pairs: list[list[Run]], path: Path) -> None:
     """Writes a PNG. ``pairs``: for each level the runs in C++ and in Python."""
     figure = pyplot.figure(figsize=(16, 7), layout="constrained")
     above, below = figure.subfigures(2, 1)
     losses = above.subplots(1, len(pairs), sharey=True, squeeze=False)[0]
-    scale_axes, accuracy_axes, time_axes, memory_axes = below.subplots(1, 4)
-    tidy([*losses, scale_axes, accuracy_axes, time_axes, memory_axes])
+    on_gpu = pairs[0][0].device != "cpu"
+    scale_axes, accuracy_axes, time_axes, *rest = below.subplots(1, 3 + on_gpu)
+    tidy([*losses, scale_axes, accuracy_axes, time_axes, *rest])
     for axes, pair in zip(losses, pairs):
         draw_loss(axes, pair)
         axes.set_xlabel("step")
@@ -84,7 +76,9 @@ def draw(pairs: list[list[Run]], path: Path) -> None:
     time_axes.set_title(
         f"ms per step on {pairs[0][0].device} (dashed: O0)", fontsize=10, loc="left"
     )
-    draw_memory(memory_axes, pairs)
+    for memory_axes in rest:
+        draw_bars(memory_axes, pairs, lambda run: run.peak_memory_mib)
+        memory_axes.set_title("MiB allocated at the peak (dashed: O0)", fontsize=10, loc="left")
     add_legend(above, losses[0], scale_axes)
     above.suptitle("Handwritten digits at every opt level", x=0.01, ha="left", fontweight="bold")
     figure.savefig(path, dpi=120)

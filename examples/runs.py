@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 import subprocess
 import sys
@@ -32,8 +31,7 @@ class Step:
 @dataclass(frozen=True)
 class Run:
     """The printed summary of one run, and its steps. ``peak_memory_mib`` on a CPU: of the
-    process, mostly torch itself. ``counted_memory_mib``: of the tensors that training keeps; nan in
-    C++."""
+    process, mostly torch itself."""
 
     level: str
     language: str
@@ -45,7 +43,6 @@ class Run:
     loss_scale: float
     skipped_steps: int
     steps: list[Step]
-    counted_memory_mib: float = math.nan
 
 
 def build_cpp_example() -> None:

@@ -23,7 +23,6 @@ COLUMNS = {
     "test_accuracy": "{:.4f}",
     "ms_per_step": "{:.2f}",
     "peak_memory_mib": "{:.0f}",
-    "counted_memory_mib": "{:.2f}",
     "loss_scale": "{:.0f}",
     "skipped_steps": "{}",
 }

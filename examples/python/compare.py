@@ -112,8 +112,9 @@ def train_epoch(arm: Arm, digits: Digits, device: torch.device) -> tuple[float, 
 
 def bytes_per_parameter(arm: Arm, images: Tensor) -> dict[str, float]:
     """Counted bytes divided by the number of parameters."""
+    arm.model.train()
     with arm.casts():
-        counted = counted_bytes(arm.model, arm.optimizer, images)
+        counted = counted_bytes(arm.model, arm.optimizer, lambda: arm.model(images))
     parameters = sum(p.numel() for p in arm.model.parameters())
     return {kind: size / parameters for kind, size in counted.items()}
 
@@ -134,7 +135,7 @@ def train(name: str, repeat: int, arguments: argparse.Namespace) -> Run:
         ms = quartiles[1], quartiles[0], quartiles[2]
         epochs.append(Epoch(name, repeat, index, loss, test_accuracy, *ms, skipped))
         all_milliseconds += milliseconds
-    per_parameter = bytes_per_parameter(arm, train_digits.images[:BATCH_SIZE])
+    per_parameter = bytes_per_parameter(arm, train_digits.images[:BATCH_SIZE].clone())
     if name not in ("fp32", TF32, "native"):
         torchamp.amp.release(arm.model)
     return Run(name, epochs, all_milliseconds, per_parameter)

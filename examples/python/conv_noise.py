@@ -225,7 +225,7 @@ def table(runs: Sequence[Run]) -> str:
 
 
 def bytes_table(runs: Sequence[Run]) -> str:
-    """What the memory of each level holds, as amp.report counts it."""
+    """What the memory of each level holds."""
     sizes = [[f"{size / MIB:.2f}" for size in run.memory.counted.values()] for run in runs]
     rows = [[run.level, *each] for run, each in zip(runs, sizes)]
     return markdown_table(["MiB", *runs[0].memory.counted], rows)

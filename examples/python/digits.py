@@ -152,13 +152,6 @@ def peak_memory_mib(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def counted_memory_mib(model: nn.Module, optimizer: torch.optim.Optimizer, digits: Digits) -> float:
-    """The tensors that training on one batch keeps, whatever the device."""
-    model.train()
-    batch = digits.take(torch.arange(BATCH_SIZE))
-    return amp.report(model, optimizer, batch.images).bytes.total / 2**20
-
-
 def parse_command_line() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--level", default="O2", help="O0 to O5")
@@ -201,7 +194,6 @@ def main() -> None:
         "test_accuracy": accuracy(model, test_digits),
         "ms_per_step": 1e3 * statistics.median(seconds),
         "peak_memory_mib": peak_memory_mib(device),
-        "counted_memory_mib": counted_memory_mib(model, optimizer, train_digits),
         "loss_scale": loss_scale(),
         "skipped_steps": sum(step.skipped for step in steps),
     }

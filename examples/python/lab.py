@@ -10,7 +10,7 @@ import gc
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,11 +92,36 @@ def start_memory(device: torch.device) -> int:
 
 
 def counted_bytes(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor
+    model: nn.Module, optimizer: torch.optim.Optimizer, forward: Callable[[], Any]
 ) -> dict[str, int]:
-    """The bytes of training on batches like ``batch``, by what they hold. Call it where the model
-    is called: in torch.autocast if that is where."""
-    return amp.report(model, optimizer, batch).bytes.to_dict()
+    """The bytes of training, after a step, by what they hold. ``forward`` calls the model. Call
+    this in the thread that does: in torch.autocast if that is where."""
+    params = list(model.parameters())
+    weights = bytes_of([*params, *model.buffers()])
+    grads = bytes_of(param.grad for param in params if param.grad is not None)
+    masters = bytes_of(amp.master_params(optimizer)).items() - weights.items()
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    saved: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.update(bytes_of([tensor]))
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        forward()
+    return {
+        "weights": sum(weights.values()),
+        "grads": sum(grads.values()),
+        "masters": sum(size for _, size in masters),
+        "state": sum(bytes_of(filter(torch.is_tensor, states)).values()),
+        "activations": sum(size for _, size in saved.items() - weights.items()),
+    }
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """The bytes of each memory that the tensors are in, by address."""
+    memories = (tensor.untyped_storage() for tensor in tensors)
+    return {memory.data_ptr(): memory.nbytes() for memory in memories}
 
 
 class Memory(NamedTuple):
@@ -115,7 +140,8 @@ def measure_memory(
 ) -> Memory:
     """The memory of training on batches like ``batch``, since start_memory returned ``start``."""
     peak = torch.cuda.max_memory_allocated(device) - start if device.type == "cuda" else 0
-    counted = counted_bytes(model, optimizer, batch)
+    batch = batch.clone()  # autograd would keep all data that it is a part of
+    counted = counted_bytes(model, optimizer, lambda: model(batch))
     return Memory((peak or sum(counted.values())) / MIB, counted)
 
 

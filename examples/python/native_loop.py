@@ -136,7 +136,9 @@ def train(style: str, digits: Digits, arguments: argparse.Namespace) -> Row:
         steps = [train_step(arm, digits.take(each), threads.forward) for each in rows]
     images = digits.take(rows[0]).images
     with arm.casts():
-        sizes = threads.run(lambda: counted_bytes(arm.model, arm.optimizer, images))
+        sizes = threads.run(
+            lambda: counted_bytes(arm.model, arm.optimizer, lambda: arm.model(images))
+        )
     if style == "torchamp":
         amp.release(arm.model)
     losses, skipped = zip(*steps)

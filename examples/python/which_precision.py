@@ -26,6 +26,7 @@ from lab import (
     MIB,
     TF32,
     caption,
+    counted_bytes,
     finish,
     markdown_table,
     parse_command_line,
@@ -88,12 +89,15 @@ def train(
         losses.append(float(loss.detach()))
         if step > 0:  # the first one warms up
             times.append(1e3 * (seconds_now(arguments.device) - start))
-    size = amp.report(arm.model, arm.optimizer, problem.batch).bytes.total
+    sizes = counted_bytes(arm.model, arm.optimizer, lambda: call(arm.model, problem.batch))
     if level not in ("fp32", TF32):
         amp.release(arm.model)
     row = Row(level, True, reason, losses[0], losses[-1])
     return row._replace(
-        ms=statistics.median(times), least_ms=min(times), most_ms=max(times), mib=size / MIB
+        ms=statistics.median(times),
+        least_ms=min(times),
+        most_ms=max(times),
+        mib=sum(sizes.values()) / MIB,
     )
 
 

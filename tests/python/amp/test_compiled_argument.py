@@ -112,7 +112,7 @@ def test_averages(level):
 def test_report_and_trace_name_the_models_own_modules():
     model, wrapper, optimizer = trained("O2")
     x, _ = batch()
-    assert str(amp.report(wrapper, optimizer, x)) == str(amp.report(model, optimizer, x))
+    assert str(amp.report(wrapper, x)) == str(amp.report(model, x))
     with torch.no_grad():
         model[0].weight.fill_(6e4)
     wrapper = torch.compile(model, backend="eager")

@@ -755,10 +755,6 @@ TYPE_ERRORS = (
         the_model_for_the_optimizer(lambda model: amp.scale_loss(torch.ones(()), model)),
         f"scale_loss: {A_MODEL}",
     ),
-    (
-        the_model_for_the_optimizer(lambda model: amp.report(model, model)),
-        f"report: {A_MODEL}".replace("optimizers", "optimizer"),
-    ),
     (the_model_for_the_optimizer(amp.telemetry), f"telemetry: {THE_MODEL}"),
     (the_model_for_the_optimizer(amp.Monitor, "steps.csv"), f"Monitor: {THE_MODEL}"),
     (

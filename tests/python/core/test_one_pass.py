@@ -81,7 +81,7 @@ LOOKS = {
     "values": lambda _, optimizer: amp.clip_grad_value_(optimizer, 1.0),
     "schedule": lambda _, optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1),
     "average": lambda model, _: amp.AveragedModel(model).update_parameters(model),
-    "report": lambda model, optimizer: amp.report(model, optimizer, batch()[0]),
+    "report": lambda model, _: amp.report(model, batch()[0]),
     "group": lambda _, optimizer: optimizer.add_param_group(
         {"params": [torch.nn.Parameter(torch.ones(2).half())]}
     ),

@@ -79,10 +79,10 @@ def main() -> None:
     trace: amp.OverflowTrace = amp.trace_overflow(model)
     counts: amp.Telemetry = amp.telemetry(optimizer)
     steps: int = counts.steps
-    saved: int = amp.report(model, optimizer, x).saved_bytes
+    casts: int = amp.report(model, x).rows[0].casts_down
     amp.save(model, optimizer, "run.pt", {"steps": steps, "rng": torch.get_rng_state()})
     loaded: int = amp.load(model, optimizer, "run.pt")["steps"]
-    print(level, norm > 0, loaded, saved != 0, step_without_initialize(x).get_scale())
+    print(level, norm > 0, loaded, casts >= 0, step_without_initialize(x).get_scale())
     print(verdict.fits, len(trace.origins))
 
 
