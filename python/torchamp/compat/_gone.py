@@ -15,12 +15,15 @@ _SCALE_LOSS = "apex.amp.scale_loss after apex.amp.initialize"
 #: By apex's name.
 INSTEAD = {
     "amp_C.multi_tensor_adagrad": _ADAGRAD,
+    "amp_C.multi_tensor_adam": _ADAM,
     "amp_C.multi_tensor_adam_capturable": _ADAM,
     "amp_C.multi_tensor_adam_capturable_master": f"{_ADAM} with amp.initialize at O2 or O5",
     "amp_C.multi_tensor_l2norm_mp": "amp_C.multi_tensor_l2norm",
     "amp_C.multi_tensor_l2norm_scale": "amp_C.multi_tensor_l2norm and amp_C.multi_tensor_scale",
     "amp_C.multi_tensor_lamb": "apex.optimizers.FusedLAMB",
     "amp_C.multi_tensor_lamb_mp": _LAMB,
+    "amp_C.multi_tensor_lamb_stage1_cuda": "apex.optimizers.FusedLAMB",
+    "amp_C.multi_tensor_lamb_stage2_cuda": "apex.optimizers.FusedLAMB",
     "amp_C.multi_tensor_novograd": "apex.optimizers.FusedNovoGrad",
     "amp_C.multi_tensor_sgd": "apex.optimizers.FusedSGD",
     "amp_C.multi_tensor_unscale_l2norm": "amp_C.multi_tensor_l2norm and amp_C.multi_tensor_scale",

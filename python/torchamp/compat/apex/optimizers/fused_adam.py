@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from torchamp import optimizers
-from torchamp.compat import amp_C
 from torchamp.compat.apex.optimizers._counts import CountsByGroup
 
 __all__ = ["FusedAdam"]
@@ -23,8 +18,6 @@ class FusedAdam(CountsByGroup, optimizers.FusedAdam):
 
     Raises RuntimeError for amsgrad and for master_weights: amp.initialize gives masters.
     """
-
-    multi_tensor_adam: Callable[..., Any] = staticmethod(amp_C.multi_tensor_adam)
 
     def __init__(
         self,
@@ -56,14 +49,3 @@ class FusedAdam(CountsByGroup, optimizers.FusedAdam):
             bias_correction=bool(bias_correction),
         )
         self.set_grad_none = set_grad_none
-
-    @property
-    def adam_w_mode(self) -> int:
-        """1 or 0, as multi_tensor_adam takes it."""
-        return int(self.defaults["decoupled_weight_decay"])
-
-    @functools.cached_property
-    def _dummy_overflow_buf(self) -> torch.Tensor:
-        """multi_tensor_adam's flag, for subclasses with a step of their own."""
-        device = self.param_groups[0]["params"][0].device
-        return torch.zeros(1, dtype=torch.int32, device=device)
