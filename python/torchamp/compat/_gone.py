@@ -10,6 +10,7 @@ Getattr = Callable[[str], NoReturn]
 _ADAGRAD = "torch.optim.Adagrad"
 _ADAM = "apex.optimizers.FusedAdam"
 _LAMB = "apex.optimizers.FusedLAMB with amp.initialize at O2 or O5"
+_NORMS = "apex.normalization.fused_layer_norm"
 _SCALE_LOSS = "apex.amp.scale_loss after apex.amp.initialize"
 
 #: By apex's name.
@@ -42,6 +43,8 @@ INSTEAD = {
     "apex.mlp": "torch.nn.Sequential of torch.nn.Linear and torch.nn.ReLU",
     "apex.normalization.MixedFusedLayerNorm": "apex.normalization.FusedLayerNorm",
     "apex.normalization.MixedFusedRMSNorm": "apex.normalization.FusedRMSNorm",
+    f"{_NORMS}.FusedLayerNormAffineFunction": f"{_NORMS}.fused_layer_norm_affine",
+    f"{_NORMS}.FusedLayerNormFunction": f"{_NORMS}.fused_layer_norm",
     "apex.optimizers.FusedAdagrad": _ADAGRAD,
     "apex.optimizers.fused_adagrad": _ADAGRAD,
     "apex.optimizers.FusedMixedPrecisionLamb": _LAMB,

@@ -47,14 +47,6 @@ def test_functions(module, told):
     assert name.rpartition(".")[2] in vars(importlib.import_module(module))
 
 
-@pytest.mark.parametrize("name", table.APPLIED)
-def test_functions_that_programs_apply(name):
-    function = found(name)
-    told = table.APPLIED[name]
-    assert inspect.isfunction(function.forward) and is_as_told(function.forward, told)
-    assert callable(function.apply)
-
-
 @pytest.mark.parametrize("module", table.NAMES)
 def test_names(module):
     there = vars(importlib.import_module(module))

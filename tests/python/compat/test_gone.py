@@ -8,8 +8,8 @@ import pytest
 import torchamp
 from torchamp.compat._gone import INSTEAD
 
-#: Without the attributes of a class.
-NAMES = [name for name in INSTEAD if "AmpHandle" not in name]
+#: Those in packages: an import of another one says that its parent is none.
+NAMES = [name for name in INSTEAD if "AmpHandle" not in name and "fused_layer_norm" not in name]
 
 names = pytest.mark.parametrize("name", NAMES)
 every = pytest.mark.parametrize("name", INSTEAD)

@@ -124,22 +124,17 @@ def test_parameters_have_apexs_names():
 # The functions.
 
 
-def functions_of(device, dtype=torch.float64, param_dtype=None):
+def functions_of(device):
     """By name: a function without its last arguments, and tensors for it."""
     x, weight, bias = (
-        torch.randn(size, device=device).to(kind).requires_grad_()
-        for size, kind in [((5, 8), dtype), (8, param_dtype or dtype), (8, param_dtype or dtype)]
+        torch.randn(size, device=device, dtype=torch.float64, requires_grad=True)
+        for size in ((5, 8), (8,), (8,))
     )
     return {
         "fused_layer_norm": (fused_layer_norm.fused_layer_norm, [x]),
         "fused_layer_norm_affine": (fused_layer_norm.fused_layer_norm_affine, [x, weight, bias]),
         "fused_rms_norm": (fused_layer_norm.fused_rms_norm, [x]),
         "fused_rms_norm_affine": (fused_layer_norm.fused_rms_norm_affine, [x, weight]),
-        "FusedLayerNormFunction": (fused_layer_norm.FusedLayerNormFunction.apply, [x]),
-        "FusedLayerNormAffineFunction": (
-            fused_layer_norm.FusedLayerNormAffineFunction.apply,
-            [x, weight, bias],
-        ),
     }
 
 
@@ -168,13 +163,11 @@ def test_a_compiled_graph_has_them_whole(name, device):
     torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize("param_dtype", DTYPES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_apply_is_the_function(dtype, param_dtype, device):
-    functions = functions_of(device, dtype, param_dtype)
-    for form, name in (("", "fused_layer_norm"), ("Affine", "fused_layer_norm_affine")):
-        called, tensors = functions[name]
-        applied, _ = functions[f"FusedLayerNorm{form}Function"]
-        assert torch.equal(applied(*tensors, (8,), 1e-5, True), called(*tensors, (8,), 1e-5))
-        with torch.autocast(device.type, torch.bfloat16):
-            assert applied(*tensors, (8,), 1e-5).dtype == dtype
+@pytest.mark.parametrize("form", ["", "Affine"])
+def test_functions_of_autograd_say_what_to_use_instead(form):
+    name, affine = f"FusedLayerNorm{form}Function", f"_{form.lower()}" * bool(form)
+    with pytest.raises(AttributeError) as raised:
+        getattr(fused_layer_norm, name)
+    module = "apex.normalization.fused_layer_norm"
+    message = f"torchamp has no {module}.{name}: use {module}.fused_layer_norm{affine}"
+    assert str(raised.value) == message

@@ -133,16 +133,6 @@ CLASSES = {
     ),
 }
 
-#: By function that programs apply: the signature of its forward.
-APPLIED = {
-    "apex.normalization.fused_layer_norm.FusedLayerNormFunction": (
-        "(ctx, input, normalized_shape, eps, memory_efficient=False)"
-    ),
-    "apex.normalization.fused_layer_norm.FusedLayerNormAffineFunction": (
-        "(ctx, input, weight, bias, normalized_shape, eps, memory_efficient=False)"
-    ),
-}
-
 #: By module: other names.
 NAMES = {
     "apex": "amp fp16_utils multi_tensor_apply normalization optimizers parallel",

@@ -8,24 +8,24 @@ dtype. `memory_efficient` changes nothing: torch keeps the same tensors for the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from torchamp._load import _C
+from torchamp.compat import _gone
 
 __all__ = [
     "FusedLayerNorm",
-    "FusedLayerNormAffineFunction",
-    "FusedLayerNormFunction",
     "FusedRMSNorm",
     "fused_layer_norm",
     "fused_layer_norm_affine",
     "fused_rms_norm",
     "fused_rms_norm_affine",
 ]
+
+__getattr__: _gone.Getattr = _gone.attributes_of("apex.normalization.fused_layer_norm")
 
 Shape = Sequence[int]
 
@@ -34,7 +34,7 @@ def fused_layer_norm(
     input: torch.Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
 ) -> torch.Tensor:
     """Layer norm over the last dimensions, of sizes `normalized_shape`."""
-    return _norm(F.layer_norm, normalized_shape, eps, *_cast_by_autocast(input))
+    return _norm(F.layer_norm, normalized_shape, eps, input)
 
 
 def fused_layer_norm_affine(
@@ -46,14 +46,14 @@ def fused_layer_norm_affine(
     memory_efficient: bool = False,
 ) -> torch.Tensor:
     """Layer norm, times `weight` plus `bias`, both of sizes `normalized_shape`."""
-    return _norm(F.layer_norm, normalized_shape, eps, *_cast_by_autocast(input, weight, bias))
+    return _norm(F.layer_norm, normalized_shape, eps, input, weight, bias)
 
 
 def fused_rms_norm(
     input: torch.Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
 ) -> torch.Tensor:
     """RMS norm over the last dimensions, of sizes `normalized_shape`."""
-    return _norm(F.rms_norm, normalized_shape, eps, *_cast_by_autocast(input))
+    return _norm(F.rms_norm, normalized_shape, eps, input)
 
 
 def fused_rms_norm_affine(
@@ -64,70 +64,34 @@ def fused_rms_norm_affine(
     memory_efficient: bool = False,
 ) -> torch.Tensor:
     """RMS norm, times `weight`, of sizes `normalized_shape`."""
-    return _norm(F.rms_norm, normalized_shape, eps, *_cast_by_autocast(input, weight))
-
-
-class _Applied:
-    """What programs apply as an autograd function, and whose `forward` they inspect."""
-
-    forward: Callable[..., torch.Tensor]
-
-    @classmethod
-    def apply(cls, *args: Any) -> torch.Tensor:
-        return cls.forward(None, *args)
-
-
-class FusedLayerNormFunction(_Applied):
-    """fused_layer_norm without the casts of torch.autocast."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        normalized_shape: Shape,
-        eps: float,
-        memory_efficient: bool = False,
-    ) -> torch.Tensor:
-        return _norm(F.layer_norm, normalized_shape, eps, input)
-
-
-class FusedLayerNormAffineFunction(_Applied):
-    """fused_layer_norm_affine without the casts of torch.autocast."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        normalized_shape: Shape,
-        eps: float,
-        memory_efficient: bool = False,
-    ) -> torch.Tensor:
-        return _norm(F.layer_norm, normalized_shape, eps, input, weight, bias)
-
-
-def _cast_by_autocast(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-    """The tensors in the dtype of a torch.autocast that is not O1's."""
-    device_type = tensors[0].device.type
-    if not torch.is_autocast_enabled(device_type) or _C.casting_to(device_type) is not None:
-        return tensors
-    dtype = torch.get_autocast_dtype(device_type)
-    return [tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors]
+    return _norm(F.rms_norm, normalized_shape, eps, input, weight)
 
 
 def _norm(norm: Callable, shape: Shape, eps: float, *tensors: torch.Tensor) -> torch.Tensor:
-    """`norm` of the input, times weight and plus bias if they follow it."""
+    """`norm` of the input, times weight and plus bias if they follow it, in the dtype of a
+    torch.autocast that is not O1's."""
+    device_type = tensors[0].device.type
+    if torch.is_autocast_enabled(device_type) and _C.casting_to(device_type) is None:
+        dtype = torch.get_autocast_dtype(device_type)
+        tensors = tuple(each if each.dtype == torch.float64 else each.to(dtype) for each in tensors)
     result_dtype, dtypes = tensors[0].dtype, {tensor.dtype for tensor in tensors}
     if len(dtypes) > 1:  # torch's norms take one
         wide = torch.float64 if torch.float64 in dtypes else torch.float32
         tensors = tuple(tensor.to(wide) for tensor in tensors)
     input, *affine = tensors
-    with torch.autocast(input.device.type, enabled=False):
+    with torch.autocast(device_type, enabled=False):
         return norm(input, shape, *affine, eps=eps).to(result_dtype)
 
 
 class _Norm(nn.Module):
+    """Over the last dimensions, of sizes `normalized_shape` (an int for one), in the input's dtype.
+    With elementwise_affine its parameters follow, of those sizes. memory_efficient: accepted.
+
+    Neither torch.nn.LayerNorm nor torch.nn.RMSNorm, so that code which looks for these, to
+    initialise them say, treats it as under apex.
+    """
+
+    function: Callable
     identity: dict[str, float]
     weight: torch.Tensor
     bias: torch.Tensor
@@ -150,6 +114,10 @@ class _Norm(nn.Module):
             full = torch.full(self.normalized_shape, value)
             self.register_parameter(name, nn.Parameter(full) if elementwise_affine else None)
 
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        affine = [getattr(self, name) for name in self.identity if self.elementwise_affine]
+        return _norm(self.function, self.normalized_shape, self.eps, input, *affine)
+
     def reset_parameters(self) -> None:
         """Back to the identity."""
         for name, param in self.named_parameters():
@@ -162,33 +130,14 @@ class _Norm(nn.Module):
 
 
 class FusedRMSNorm(_Norm):
-    """RMS norm over the last dimensions, of sizes `normalized_shape` (an int for one), times
-    `weight` if elementwise_affine.
+    """RMS norm, times `weight`."""
 
-    input, output: [*, *normalized_shape], any floating dtype. memory_efficient: accepted, changes
-    nothing. Not torch.nn.RMSNorm's kind, nor FusedLayerNorm torch.nn.LayerNorm's, so that code
-    which looks for these, to initialise them say, treats it as under apex.
-    """
-
+    function: Callable = staticmethod(F.rms_norm)
     identity: dict[str, float] = {"weight": 1.0}
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not self.elementwise_affine:
-            return fused_rms_norm(input, self.normalized_shape, self.eps)
-        return fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
 
 
 class FusedLayerNorm(_Norm):
-    """Layer norm over the last dimensions, of sizes `normalized_shape` (an int for one), times
-    `weight` plus `bias` if elementwise_affine.
+    """Layer norm, times `weight` plus `bias`."""
 
-    Arguments, input and output as FusedRMSNorm's.
-    """
-
+    function: Callable = staticmethod(F.layer_norm)
     identity: dict[str, float] = {"weight": 1.0, "bias": 0.0}
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        shape, eps = self.normalized_shape, self.eps
-        if not self.elementwise_affine:
-            return fused_layer_norm(input, shape, eps)
-        return fused_layer_norm_affine(input, self.weight, self.bias, shape, eps)
