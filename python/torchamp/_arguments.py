@@ -40,13 +40,13 @@ def takes(function: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What a message ends with: the one of `known` that is most alike; empty if none is."""
+    """A message's end, which names the one of `known` that is most alike; empty if none is."""
     alike = difflib.get_close_matches(name, list(filter(None, known)), 1)
     return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def hint_on(wrong: str, known: Iterable[str], instead: Mapping[str, str]) -> str:
-    """What a message ends with that refuses a keyword which is not `known`. instead: by such names,
+    """The end of a message that refuses a keyword which is not `known`. instead: by such names,
     the known one that is meant, or a remedy."""
     meant = instead.get(wrong, wrong)
     return f"; {meant}" if " " in meant else did_you_mean(meant, known)

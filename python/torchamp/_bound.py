@@ -14,10 +14,10 @@ import torch
 from torchamp import _C
 from torchamp._arguments import hint_on, is_boolean, is_number, type_of
 
-#: What pybind11's errors for wrong arguments begin with, after the function's name.
+#: The start of pybind11's errors for wrong arguments, after the function's name.
 _WRONG = "(): incompatible "
 
-#: What pybind11's signatures have in place of a hint or a default of Python: versions differ.
+#: pybind11's spellings of Python's hints and defaults: versions differ.
 _SPELLED = (
     (r"typing\.SupportsFloat( \| typing\.SupportsIndex)?", "float"),
     (r"typing\.SupportsInt( \| typing\.SupportsIndex)?", "int"),
@@ -30,13 +30,13 @@ _SPELLED = (
 )
 _NAMES = {**vars(_C.ops), "LossScaler": _C.LossScaler, "device": torch.device}
 
-#: What functions with a rule take in place of the rule's own keywords.
+#: The remedy for a rule's own keywords, given to functions that take the rule.
 _INSTEAD = dict.fromkeys(
     ("growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale"),
     "give them to rule=ops.ScaleRule(…)",
 )
 
-#: What messages call a type; others by their name.
+#: The words of messages for a type; others go by their name.
 _WORDS = {
     "float": "a number",
     "int": "an integer",

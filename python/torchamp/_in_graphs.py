@@ -58,5 +58,5 @@ def _fused_step(*args: Any, model_params: Any = (), **kwargs: Any) -> None:
     torch.ops.torchamp.fused_step(*args, model_params=models, lrs=[], **kwargs)
 
 
-#: Of arguments or results that no schema has a type for.
+#: The ops whose arguments or results no schema has a type for.
 _ADAPTED = {"fused_step": _fused_step, "l2norm": _l2norm}

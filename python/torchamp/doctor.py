@@ -47,7 +47,7 @@ def check_torch_copies() -> Finding:
 
 
 def find() -> list[Finding]:
-    """What the library finds, or why Python cannot import it."""
+    """The library's findings, or why Python cannot import it."""
     findings = [
         Finding("Python", f"{sys.version.split()[0]} in {sys.prefix}"),
         check_torch_copies(),

@@ -1,1 +1,1 @@
-"""What looks at training, and what imitates neighbours. Nothing else needs it."""
+"""Tools that look at training, and plugins for other libraries. Nothing else needs them."""

@@ -1,4 +1,4 @@
-"""What the precision plugins of both of Lightning's packages share."""
+"""The shared base of the precision plugins for both of Lightning's packages."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PrecisionMethods:
         return optimizer.step(**kwargs)
 
     def main_params(self, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-        """What the optimizer steps."""
+        """The parameters that the optimizer steps."""
         return amp.master_params(optimizer)
 
     def clip_grad_by_norm(self, optimizer: torch.optim.Optimizer, clip_val: float) -> None:

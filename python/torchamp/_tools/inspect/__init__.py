@@ -1,1 +1,1 @@
-"""What mixed precision does to a model: dtypes, casts, bytes, and where numbers leave a range."""
+"""Tools that show what mixed precision does to a model: dtypes, casts, and numbers out of range."""

@@ -31,7 +31,7 @@ LossFunction = Callable[[Any], torch.Tensor]
 
 @dataclasses.dataclass
 class Outcome:
-    """What one iteration gave."""
+    """The results of one iteration."""
 
     loss: float = float("nan")
     #: In the order of the calls: the module's name, and elements of what it returned, in float32.

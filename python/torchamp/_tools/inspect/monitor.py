@@ -39,7 +39,7 @@ _NAMES = (
 
 @dataclasses.dataclass
 class _Pending:
-    """What the device is still to report of a step."""
+    """The numbers of a step that the device is still to report."""
 
     step: int
     values: torch.Tensor  #: loss scale, norm, shares; on the host

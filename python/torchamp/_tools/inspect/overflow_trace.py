@@ -44,7 +44,7 @@ class OverflowOrigin:
 
 
 class OverflowTrace:
-    """What amp.trace_overflow returns; print it."""
+    """The result of amp.trace_overflow; print it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         #: One for each iteration whose grads were not finite.

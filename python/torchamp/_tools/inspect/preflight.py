@@ -87,7 +87,7 @@ class Finding:
 
 @dataclasses.dataclass
 class Preflight:
-    """What amp.preflight returns; print it."""
+    """The result of amp.preflight; print it."""
 
     model: str  #: its class
     device: torch.device
@@ -329,7 +329,7 @@ def _notes_on_buffers(model: torch.nn.Module, outcome: Outcome) -> list[str]:
 
 
 def _findings(tensors: list[TensorRange], format: Format) -> list[Finding]:
-    """What `format` does not hold, of grads at the loss scale that suits all of them best."""
+    """The tensors that `format` does not hold; grads at the loss scale that suits them best."""
     grads = sum_of(each.range for each in tensors if each.is_grad)
     is_scaled = format is FLOAT16
     fitting = [e for e in SCALES if not grads.overflows(format, e)] if is_scaled else [0]

@@ -74,7 +74,7 @@ class Range:
 
     @property
     def norm(self) -> float:
-        """Of the elements, each taken for the power of two of its exponent."""
+        """The norm of the elements, each taken for the power of two of its exponent."""
         powers = 2.0 ** torch.arange(_LOWEST, _HIGHEST + 1, dtype=torch.float64)
         return float((self.counts * powers.square()).sum().sqrt())
 

@@ -36,7 +36,7 @@ class ModuleRow:
 
 @dataclasses.dataclass
 class Report:
-    """What amp.report returns; print it."""
+    """The result of amp.report; print it."""
 
     level: str  #: "" if initialize did not return the model
     device: torch.device

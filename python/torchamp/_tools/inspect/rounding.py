@@ -1,4 +1,4 @@
-"""What rounding buffers and inputs does to a model in float32: for amp.preflight."""
+"""The effect of rounded buffers and inputs on a model in float32: for amp.preflight."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torchamp.amp._cast import NONE, buffers_to_cast
 
 
 def written_buffers(model: torch.nn.Module, written: list[str]) -> Iterator[tuple[str, str]]:
-    """Of buffers that a forward has written, those that O2, O3 and O5 round, and the name that
-    keeps each in float32: that of its module, whose code may mix no dtypes, if no other is in it.
+    """The buffers that a forward has written and O2, O3 and O5 round, with the name that keeps
+    each in float32: that of its module, whose code may mix no dtypes, if no other is in it.
     """
     for name in buffers_to_cast(model, torch.bfloat16, keep_batchnorm_fp32=True, kept=NONE):
         module = name.rpartition(".")[0]
@@ -42,8 +42,7 @@ class Rounding:
         return self._outcome(self._buffers, with_inputs=True)
 
     def of_each(self) -> Iterator[tuple[str, str, Outcome]]:
-        """What is rounded, what keeps it in float32, and its outcome, for each buffer and for all
-        inputs."""
+        """The name, the remedy and the outcome of each buffer rounded, and of all inputs."""
         for name in self._buffers:
             yield f"buffer {name!r}", f"keep_fp32={name!r}", self._outcome([name])
         inputs = self._outcome([], with_inputs=True)

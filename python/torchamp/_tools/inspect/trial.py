@@ -39,7 +39,7 @@ from torchamp.amp._settings import DESCRIPTIONS, settings_for
 
 _PROPERTIES = {level: settings_for(level).properties for level in DESCRIPTIONS if level != "O0"}
 
-#: Of each level, and of TF32.
+#: The format of each level, and of TF32.
 FORMATS = {
     level: BFLOAT16 if torch.bfloat16 in (chosen.cast_model_type, chosen.autocast_type) else FLOAT16
     for level, chosen in _PROPERTIES.items()
@@ -58,7 +58,7 @@ OpKey = tuple[bool, str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What one level does to one iteration of the model."""
+    """The verdict on one level, by one iteration of the model."""
 
     level: str  #: "O1" to "O5"; "TF32" is O0 with TF32 in matrix products and convolutions
     fits: bool
@@ -96,7 +96,7 @@ _NONE: Failure = ("", "", "")
 
 
 class _Ops:
-    """What ops of an iteration at a level do that they do not in float32."""
+    """The faults of ops of an iteration at a level that they do not have in float32."""
 
     def __init__(self, format: Format, reference: Reference) -> None:
         self._format, self._reference = format, reference
@@ -105,7 +105,7 @@ class _Ops:
         self.bad: Op | None = None
         self.overflow: Op | None = None
         self._clamps: list[Failure] = []
-        #: What is left of outputs of the forward of which the format loses many elements.
+        #: The rest of outputs of the forward of which the format loses many elements.
         self._left: dict[OpKey, Range] = {}
 
     def see(self, op: Op) -> None:
@@ -125,7 +125,7 @@ class _Ops:
             self._left[_key(op)] = self._left.get(_key(op), no_range()) + left
 
     def failure(self) -> Failure:
-        """Of the forward, in which all is finite."""
+        """The first failure of a forward in which all is finite."""
         return next(itertools.chain(self._clamps, self._vanished()), _NONE)
 
     def _vanished(self) -> Iterator[Failure]:
@@ -150,7 +150,7 @@ def _overflows(op: Op) -> bool:
 
 
 def _clamped_away(op: Op) -> Iterator[Failure]:
-    """That an op clamps to other numbers than 1, which the dtype of its output rounds to 1."""
+    """The failures of an op that clamps to numbers, not 1, that its output's dtype rounds to 1."""
     dtype = op.outputs[0].dtype
     for number in op.numbers:
         exact, rounded = (float(torch.tensor(number).to(d)) for d in (torch.float32, dtype))
@@ -201,8 +201,7 @@ def trial(
 def _rounded(
     model: torch.nn.Module, rounding: Rounding, reference: Outcome
 ) -> Iterator[tuple[str, str, str]]:
-    """What the level rounds that outputs of a module or sums depend on, the remedy and the
-    module."""
+    """The buffers and inputs that the level must not round, the remedy and the module."""
     if _first_imprecise(rounding.of_all(), reference) is not None:
         for what, remedy, outcome in rounding.of_each():
             module = _first_imprecise(outcome, reference)

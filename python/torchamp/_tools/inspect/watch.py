@@ -195,7 +195,7 @@ def check_batch(function: str, model: torch.nn.Module, batch: Any) -> None:
 
 
 def floating(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Those of a floating dtype."""
+    """The tensors of a floating dtype."""
     return [tensor for tensor in tensors if tensor.is_floating_point()]
 
 
