@@ -63,7 +63,7 @@ void Backward::note_use(Use& use) {
 }
 
 void Backward::prepare() {
-  open(&Grads::open);
+  open(/*takes_grads=*/false);
 }
 
 void Backward::take_grads() {
@@ -72,7 +72,7 @@ void Backward::take_grads() {
                 "finish: expected grads of backwards since the last finish, got some that it has "
                 "unscaled; call the optimizer's zero_grad() before the backwards of a step");
   }
-  open(&Grads::take);
+  open(/*takes_grads=*/true);
 }
 
 void Backward::check_apart() const {
@@ -90,7 +90,7 @@ void Backward::check_apart() const {
   }
 }
 
-void Backward::open(void (Grads::*begin)()) {
+void Backward::open(bool takes_grads) {
   if (!is_needed_) return;
   for (const auto& state : states_) {
     TORCH_CHECK(!state->is_in_backward() && !state->grads().are_open(),
@@ -100,12 +100,14 @@ void Backward::open(void (Grads::*begin)()) {
   if (!options_.delay_unscale) scaler_.compare_ranks();
   for (const auto& state : states_) check_and_publish(state->params());
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
-  for (const auto& state : states_) state->is_open_ = true;
+  for (const auto& state : states_) state->begin_backward();
   is_open_ = true;
   try {
     for (const auto& state : states_) state->update_grads();
     unscale_others();
-    for (const auto& state : states_) (state->grads().*begin)();
+    for (const auto& state : states_) {
+      takes_grads ? state->grads().take() : state->grads().open();
+    }
   } catch (...) {
     cancel();
     throw;
@@ -125,10 +127,10 @@ void Backward::unscale_others() {
     for (const auto& scaling : grads.other_scalings(scaler_)) {
       const Tensor found_inf = grads.finish(*scaling);
       End end{found_inf, grads.last_report(), grads.last_report()};
-      if (scaler_.agrees()) agree(end, *scaling->by, nullptr, scaling->loss);
+      if (scaler_.agrees()) end = agreed(end, *scaling->by, nullptr, scaling->loss);
       const bool skips = scaling->overflow != nullptr;
       if (skips) scaling->overflow->add(end.found_inf);
-      if (skips) state->overflows_.add(end.found_inf, /*is_shared=*/true);
+      if (skips) state->overflows().add(end.found_inf, /*is_shared=*/true);
       if (skips) tell_sharers(*state, end);
       report(*state, end, skips);
     }
@@ -138,7 +140,7 @@ void Backward::unscale_others() {
 void Backward::close() {
   is_open_ = false;
   if (use_ != nullptr) use_->has_ended = true;
-  for (const auto& state : states_) state->is_open_ = false;
+  for (const auto& state : states_) state->end_backward();
   for (const auto& other : others_) {
     const bool may_be_scaled = !scaler_.is_identity() && !other->grads().are_as_seen();
     if (may_be_scaled) other->grads().note_strays();
@@ -177,7 +179,7 @@ void Backward::finish() {
   const bool skips = scaler_.dynamic();
   const bool shares = states_.size() > 1 || scaler_.agrees();
   for (const auto& state : states_) {
-    if (skips) state->overflows_.add(end.found_inf, shares);
+    if (skips) state->overflows().add(end.found_inf, shares);
     if (skips) tell_sharers(*state, end);
     report(*state, end, skips);
   }
@@ -185,12 +187,8 @@ void Backward::finish() {
 
 /// What a step is to know of the last loss.
 void Backward::note_scaled_loss() const {
-  using ScaledLoss = OptimizerState::ScaledLoss;
   if (scaler_.is_identity()) return;
-  for (const auto& state : states_) {
-    const bool has_grads = !state->grads().are_missing() || state->grads().are_scaled();
-    state->scaled_loss_ = has_grads ? ScaledLoss::kWithGrads : ScaledLoss::kWithoutGrads;
-  }
+  for (const auto& state : states_) state->note_scaled_loss();
 }
 
 const char* Backward::warning() const {
@@ -220,7 +218,7 @@ Backward::End Backward::end_all(bool moves_scale) {
     end.of_all = end.here = state->grads().last_report();
   }
   if (!end.found_inf.defined()) end.found_inf = at::zeros_like(scaler_.found_inf());
-  if (agrees) agree(end, *scaled_by_, moved(true), loss_);
+  if (agrees) end = agreed(end, *scaled_by_, moved(true), loss_);
   const Tensor any = delayed.defined() ? at::maximum(end.found_inf, delayed) : end.found_inf;
   scaler_.end_backward(any, moves_in_pass, end.of_all);
   if (!moves_scale) scaler_.deferred()->add(any);
@@ -231,16 +229,15 @@ Backward::End Backward::end_all(bool moves_scale) {
 void Backward::report(OptimizerState& state, const End& end, bool skips) const {
   const Grads::Report& weights = state.grads().last_report();
   const bool checked_nothing = scaler_.is_identity() && weights == nullptr;
-  if (state.observer_ == nullptr || checked_nothing) return;
-  state.observer_->after_backward(
+  if (checked_nothing) return;
+  state.tell_observer(
       {options_.loss_id, end.of_all, weights, skips, scaler_.agrees() ? end.here : nullptr});
 }
 
-void Backward::agree(End& end, const ScaleSnapshot& by, const DynamicScale* moved,
-                     const Tensor& loss) const {
+Backward::End Backward::agreed(const End& end, const ScaleSnapshot& by, const DynamicScale* moved,
+                               const Tensor& loss) const {
   auto [found_inf, report] = end_on_all_ranks(scaler_, end.found_inf, by.loss_scale(), moved, loss);
-  end.found_inf = std::move(found_inf);
-  end.of_all = std::move(report);
+  return {std::move(found_inf), std::move(report), end.here};
 }
 
 /// Optimizers that were not given to this backward step parameters that it has reached.
@@ -252,9 +249,9 @@ void Backward::tell_sharers(const OptimizerState& state, const End& end) const {
     }
   }
   for (const auto& [user, indices] : shared) {
-    const Tensor theirs = state.overflows_.of(indices);
+    const Tensor theirs = state.overflows().of(indices);
     const Tensor found_inf = scaler_.agrees() ? end.found_inf : at::minimum(end.found_inf, theirs);
-    user->overflows_.add(found_inf, /*is_shared=*/true);
+    user->overflows().add(found_inf, /*is_shared=*/true);
   }
 }
 

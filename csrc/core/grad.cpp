@@ -116,11 +116,11 @@ bool Grad::is_left() const {
 void Grad::open() {
   Tensor& grad = model_grad();
   if (!has_stray()) {
-    is_stray_ = false;
+    stray_ = Stray::kNone;
   } else if (has_master() && state_ == GradState::kNone) {
     grad.reset();  // set aside for good
   } else {
-    stray_ = Mark();
+    stray_ = Stray::kAmong;
   }
   const bool stays = state_ == GradState::kScaled;
   before_ = Before{state_, {}, {}, {}, {}};
@@ -141,7 +141,7 @@ void Grad::open() {
 }
 
 void Grad::take() {
-  if (has_stray()) stray_ = Mark();
+  if (has_stray()) stray_ = Stray::kAmong;
   before_ = Before{state_, {}, {}, {}, {}};
   move(GradState::kOpen);
 }
@@ -230,14 +230,22 @@ bool Grad::notice_model() {
   return false;
 }
 
-/// The model's rules. What the program, or autograd outside of scale_loss, has put on the master
-/// counts: in place of what the master showed, else in addition.
+/// The first of these that is so:
+///   the master has a grad that is not shown    it is added to a current one of the model, or
+///                                              replaces the one that was shown
+///   kUnscaled; the model has none, or the      both are zeroed
+///     master lacks the one that was shown
+///   the model's is current, and is new, or     it counts
+///     is to be shown, or no longer
+/// Current is what kUnscaled has, or what the program, or autograd outside of scale_loss, has put
+/// there since.
 bool Grad::notice_both(bool shows) {
   const Tensor& grad = grad_of(model_);
   const Tensor own = grad_of(master_);
   const bool counts = state_ == GradState::kUnscaled;
   if (!counts && !grad.defined() && !own.defined()) return false;
-  const bool is_foreign = (is_stray_ && stray_.is_same(grad)) || (held_.is_scaled && is_left());
+  const bool is_alone = stray_ == Stray::kAlone && watched_.is_same(grad);
+  const bool is_foreign = is_alone || (held_.is_scaled && is_left());
   const bool is_current = counts ? grad.defined() : is_new() && !is_foreign;
   if (own.defined() && !held_.left.is_same(own)) {
     const bool is_replaced = held_.is_shown && is_left();
@@ -264,7 +272,7 @@ void Grad::zero() {
     set_grad_dtype(model_);
   }
   refused_.reset();
-  is_stray_ = false;
+  stray_ = Stray::kNone;
 }
 
 void Grad::use(const Tensor& refused) {
@@ -307,8 +315,8 @@ void Grad::discard_refused() {
 
 void Grad::watch_stray() {
   if (is_open() || has_stray()) return;
-  is_stray_ = false;
-  stray_ = Mark(grad_of(model_));
+  stray_ = Stray::kNone;
+  watched_ = Mark(grad_of(model_));
 }
 
 /// What the backward has left the master is in the model's place then, where it is not used.
@@ -323,18 +331,16 @@ void Grad::note_stray() {
     set_grad_dtype(model_);
   }
   const bool is_own = held_.left.is_unchanged(grad);  // of a scale_loss that was open, too
-  const bool is_known = is_own || !grad.defined() || stray_.is_unchanged(grad);
-  if (is_known && !is_masters) return;
-  const bool is_kept = is_stray_ && stray_.is_same(Tensor());
-  is_stray_ = true;
-  if (!is_kept) stray_ = Mark(grad);
+  const bool is_known = is_own || !grad.defined() || watched_.is_unchanged(grad);
+  if ((is_known && !is_masters) || stray_ == Stray::kAmong) return;
+  stray_ = Stray::kAlone;
+  watched_ = Mark(grad);
 }
 
-/// Once more have been added to those, `stray_` is of no tensor.
 bool Grad::has_stray() const {
-  if (!is_stray_) return false;
   const Tensor& grad = grad_of(model_);
-  return grad.defined() && (stray_.is_same(Tensor()) || stray_.is_unchanged(grad));
+  if (stray_ == Stray::kNone || !grad.defined()) return false;
+  return stray_ == Stray::kAmong || watched_.is_unchanged(grad);
 }
 
 }  // namespace torchamp::core

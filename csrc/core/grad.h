@@ -125,6 +125,13 @@ class TORCHAMP_API Grad {
     Mark model_left, master_left;
   };
 
+  /// What a backward that was not given the optimizer has left the model.
+  enum class Stray : uint8_t {
+    kNone,
+    kAlone,  ///< a grad, which is stray as long as nobody writes it
+    kAmong   ///< one to which a backward of the optimizer has added since
+  };
+
   void move(GradState to);
   void note_left(const at::Tensor& grad);
   bool notice_model();
@@ -134,9 +141,9 @@ class TORCHAMP_API Grad {
 
   const at::Tensor model_, master_;
   GradState state_ = GradState::kNone;
-  bool is_stray_ = false;  ///< `stray_` is of a grad that is still to be zeroed
+  Stray stray_ = Stray::kNone;
+  Mark watched_;  ///< the model's grad before a backward without the optimizer; kAlone: after it
   Held held_;
-  Mark stray_;  ///< the model's grad as a backward without the optimizer left it
   std::optional<Before> before_;
   at::Tensor refused_;  ///< not 0: a step has skipped the grad, which no later one may use
 };

@@ -150,7 +150,7 @@ void Grads::show() {
 void Grads::forget() {
   had_drops_ = false;
   scaling_.reset();
-  one_pass_.forget();
+  one_pass_.note_drops();
 }
 
 // ---- strays

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "core/optimizer_state.h"
 #include "ops/autograd_meta.h"
 #include "ops/finish_backward.h"
 #include "ops/unscale_pass.h"
@@ -14,6 +15,12 @@
 namespace torchamp::core {
 
 using at::Tensor;
+
+bool OnePass::has_grads() const {
+  return is_on_ && std::any_of(params_.begin(), params_.end(), [](const auto& param) {
+           return param->grad.state() == GradState::kChecked;
+         });
+}
 
 bool OnePass::can_check() const {
   bool any = false;
@@ -54,7 +61,7 @@ void OnePass::unscale(bool shows) {
   }
   ops::unscale(scaled, made, factor_, at::zeros_like(factor_));
   for (size_t k = 0; k < params.size(); ++k) params[k]->grad.finish(made[k], shows);
-  forget();
+  norm_.reset();
 }
 
 void OnePass::check_not_written(const Param& param) {
@@ -75,17 +82,35 @@ void OnePass::take_back(const BackwardEnd& end) {
   norm_ = end.norm;
 }
 
-void OnePass::note_drops() {
-  norm_.reset();
-  const bool has_some = std::any_of(params_.begin(), params_.end(), [](const auto& param) {
-    return param->grad.state() == GradState::kChecked;
-  });
-  if (!has_some) forget();
-}
-
-void OnePass::forget() {
-  factor_.reset();
-  norm_.reset();
+void step_by(OptimizerState& state, FusedStepper& stepper, const Tensor& skip) {
+  const at::NoGradGuard no_grad;
+  if (stepper.joins_norms()) state.grads().unscale_checked();
+  const ParamList& params = state.params();
+  const std::vector<Tensor>& stepped = stepper.params();
+  Borrowed grads(stepped.size()), models(stepped.size());
+  std::vector<int64_t> unscaled, scaled;
+  size_t next = 0;
+  for (size_t k = 0; k < stepped.size(); ++k) {
+    const auto is_it = [&](const auto& param) { return param->master.is_same(stepped[k]); };
+    if (next >= params.size() || !is_it(params[next]))
+      next = std::find_if(params.begin(), params.end(), is_it) - params.begin();
+    const Param& param = *params.at(next++);
+    const bool is_checked = param.grad.state() == GradState::kChecked;
+    if (is_checked) OnePass::check_not_written(param);
+    if (!param.grad.is_usable()) continue;
+    grads.set(k, grad_of(param.model));
+    if (param.has_master() && !param.is_borrowed) models.set(k, param.model);
+    (is_checked ? scaled : unscaled).push_back(static_cast<int64_t>(k));
+  }
+  if (unscaled.empty() && scaled.empty()) return;
+  FusedStepper::StepInputs inputs;
+  if (skip.defined()) inputs.skip = skip;
+  if (scaled.empty()) unscaled.clear();
+  if (!scaled.empty()) inputs.grad_factor = state.grads().one_pass().factor();
+  stepper.step({grads, models, unscaled}, inputs);
+  for (const auto& param : params) {
+    if (param->has_master()) param->mark_synced();
+  }
 }
 
 }  // namespace torchamp::core

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/param.h"
+#include "optim/fused_stepper.h"
 
 namespace torchamp {
 
@@ -25,8 +26,8 @@ class TORCHAMP_API OnePass {
   bool can_check() const;
 
   /// Whether grads are kChecked.
-  bool has_grads() const { return factor_.defined(); }
-  /// Their factor: the float32 inverse of their scale, clipped.
+  bool has_grads() const;
+  /// Their factor: the float32 inverse of their scale, clipped. Of none it means nothing.
   const at::Tensor& factor() const { return factor_; }
   /// Replaces it.
   void set_factor(const at::Tensor& factor) { factor_ = factor; }
@@ -44,9 +45,7 @@ class TORCHAMP_API OnePass {
   /// Takes that back after the pass.
   void take_back(const BackwardEnd& end);
   /// There are fewer of them, or none.
-  void note_drops();
-  /// There are none.
-  void forget();
+  void note_drops() { norm_.reset(); }
 
  private:
   const ParamList& params_;
@@ -54,6 +53,13 @@ class TORCHAMP_API OnePass {
   bool wants_norm_ = false;
   at::Tensor factor_, norm_;
 };
+
+class OptimizerState;
+
+/// Within a Step that writes the model: steps by `stepper`, whose parameters are among the masters
+/// of `state`, and writes the model's, in one pass. `skip`: float32 scalar on the device, unless 0
+/// nothing changes; undefined: 0.
+TORCHAMP_API void step_by(OptimizerState& state, FusedStepper& stepper, const at::Tensor& skip);
 
 }  // namespace core
 }  // namespace torchamp

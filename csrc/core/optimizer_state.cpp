@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -19,6 +20,28 @@ constexpr const char* kDroppedUnknown =
     ": expected a parameter to be in a group when its backward runs in scale_loss, got one that "
     "was added with a grad, which may be scaled, and is dropped; add parameters before their "
     "backward";
+
+constexpr const char* kLacksGrads =
+    ": expected grads, got none, so nothing changes; run the backward, of a loss that reaches the "
+    "optimizer's parameters, in scale_loss";
+
+constexpr const char* kUnscaled =
+    ": expected a backward in scale_loss before the first step, since the loss scale is dynamic, "
+    "got grads of one outside of it, in which small numbers are lost to 16 bits; run it in "
+    "scale_loss. If the program scales losses itself, give initialize a loss_scale of 1";
+
+constexpr const char* kAssigned =
+    ": expected grads of a backward in scale_loss, got grads that came after a scale_loss without "
+    "one, and are not unscaled; assign those of the scaled loss in its scope, or assign those that "
+    "torch.autograd.grad gives of the loss itself";
+
+constexpr const char* kDataWritten =
+    ": expected parameters to hold what initialize has left in them, or what was written in a way "
+    "that PyTorch counts, got one of sizes ";
+
+constexpr const char* kHowToWrite =
+    " that was written through .data, which the step undoes; write it in "
+    "amp.float32_params(model), in C++ amp::Float32Params, or initialize with adopt_data_writes";
 
 /// All OptimizerStates, for all threads.
 class States {
@@ -240,13 +263,46 @@ void OptimizerState::forget_backwards() {
   clear_overflows();
 }
 
+void OptimizerState::note_scaled_loss() {
+  const bool has_grads = !grads_.are_missing() || grads_.are_scaled();
+  scaled_loss_ = has_grads ? ScaledLoss::kWithGrads : ScaledLoss::kWithoutGrads;
+}
+
+void OptimizerState::tell_observer(EndedBackward backward) const {
+  if (observer_ != nullptr) observer_->after_backward(std::move(backward));
+}
+
 void OptimizerState::show_grads() {
   for (const auto& param : params_) {
     param->master.set_requires_grad(param->model.requires_grad());
   }
-  if (!is_open_) update_grads();
+  if (!is_in_backward_) update_grads();
   grads_.show();
-  if (!is_open_) update_grads();
+  if (!is_in_backward_) update_grads();
+}
+
+void OptimizerState::begin_step(const char* function, bool needs_scale) {
+  TORCH_CHECK(!is_in_backward(), function,
+              ": expected the optimizer not to be inside an open scale_loss, but it is; "
+              "step after it, where the grads are unscaled");
+  update_grads();
+  TORCH_CHECK(!grads_.are_scaled(), function,
+              ": expected unscaled grads, got grads still scaled by a scale_loss with "
+              "delay_unscale, as in no_sync(); run one without it before the step");
+  grads_.check_no_strays(function, /*set_aside=*/true);
+  warning_.clear();
+  if (grads_.are_missing()) {
+    warn_once(std::string(function) + kLacksGrads);
+  } else if (scaled_loss_ == ScaledLoss::kWithoutGrads) {
+    warn_once(std::string(function) + kAssigned);
+  } else if (needs_scale && scaled_loss_ == ScaledLoss::kNone) {
+    warn_once(std::string(function) + kUnscaled);
+  }
+  if (const Param* param = written_before_first_step()) {
+    std::ostringstream text;
+    text << function << kDataWritten << param->model.sizes() << kHowToWrite;
+    warn_once(text.str());
+  }
 }
 
 /// Parameters without a master keep their grads, as in PyTorch.

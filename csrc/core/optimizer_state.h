@@ -68,11 +68,18 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// @{
 
   /// Whether a Backward that was given it is open.
-  bool is_in_backward() const { return is_open_; }
+  bool is_in_backward() const { return is_in_backward_; }
+  void begin_backward() { is_in_backward_ = true; }
+  void end_backward() { is_in_backward_ = false; }
+  /// After one that has scaled its loss.
+  void note_scaled_loss();
+  /// Tells the observer of one.
+  void tell_observer(EndedBackward backward) const;
   /// The grads that it uses.
   Grads& grads() { return grads_; }
   const Grads& grads() const { return grads_; }
   /// What skips it.
+  Overflows& overflows() { return overflows_; }
   const Overflows& overflows() const { return overflows_; }
   /// Clears overflows.
   void clear_overflows();
@@ -85,6 +92,10 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// Does update_grads(), for clipping. Throws RuntimeError, which names `function`, while grads
   /// are scaled, also by a backward that was not given the optimizer.
   void check_unscaled(const char* function);
+  /// Before a step. Does update_grads(), and finds what to warn of. Throws RuntimeError, which
+  /// names `function`, in a backward, and while grads are scaled or stray. needs_scale: they are
+  /// to come from a scaled loss.
+  void begin_step(const char* function, bool needs_scale);
   /// Ends a step, taken or skipped, whose losses are scaled by `scalers`: the grads are used, and
   /// what a skipped step has refused is given up.
   void end_step(const std::vector<LossScaler*>& scalers, std::optional<bool> overflowed = {});
@@ -103,14 +114,11 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// groups, and by none before; empty if there is none.
   const std::string& warning() const { return warning_; }
 
- private:
-  friend class Backward;
-  friend class Step;
-
   /// The others of this thread that are not among `given`.
   static std::vector<std::shared_ptr<OptimizerState>> others_than(
       const std::vector<std::shared_ptr<OptimizerState>>& given);
 
+ private:
   bool has_its_master(const Param& param) const {
     return param.has_master() || !masters_->makes_master_of(param.model);
   }
@@ -128,7 +136,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   std::shared_ptr<Masters> masters_;
   Overflows overflows_;
   Grads grads_{params_, overflows_};
-  bool is_open_ = false;
+  bool is_in_backward_ = false;
   /// What the last scaled loss left since it was made; kNone: there was none.
   enum class ScaledLoss { kNone, kWithoutGrads, kWithGrads } scaled_loss_ = ScaledLoss::kNone;
   bool has_stepped_ = false;  ///< or has begun to

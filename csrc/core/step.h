@@ -6,7 +6,6 @@
 
 #include "core/borrow.h"
 #include "core/optimizer_state.h"
-#include "optim/fused_stepper.h"
 
 namespace torchamp::core {
 
@@ -39,10 +38,5 @@ class TORCHAMP_API Step {
   bool writes_model_;
   std::unique_ptr<Borrow> borrow_;
 };
-
-/// Within a Step that writes the model: steps by `stepper`, whose parameters are among the masters
-/// of `state`, and writes the model's, in one pass. `skip`: float32 scalar on the device, unless 0
-/// nothing changes; undefined: 0.
-TORCHAMP_API void step_by(OptimizerState& state, FusedStepper& stepper, const at::Tensor& skip);
 
 }  // namespace torchamp::core

@@ -375,11 +375,6 @@ void bind_fused(StateClass& state) {
           [](OptimizerState& self, bool is_on) { self.grads().one_pass().switch_to(is_on); },
           "Whether backwards may only check grads, which a fused step then unscales.")
       .def(
-          "factor",
-          [](const OptimizerState& self) { return optional(self.grads().one_pass().factor()); },
-          "What a fused step multiplies grads by that are only checked, a float32 scalar on the "
-          "device; None: there are none.")
-      .def(
           "unscale", [](OptimizerState& self) { self.grads().unscale_checked(); }, Unlocked(),
           "Unscales grads that are only checked.");
 }
