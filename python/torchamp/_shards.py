@@ -138,38 +138,35 @@ def _is_first(ranks_of_groups: list[list[int]], mesh: DeviceMesh | None, placeme
     return all(ranks.issuperset(group) or group[0] in ranks for group in ranks_of_groups)
 
 
-class Shards:
+class Shards(list[torch.Tensor]):
     """The DTensors among some parameters, whose shards have grads for the time of a context."""
 
     def __init__(self, params: Iterable[torch.Tensor] = ()) -> None:
-        self._params: list[torch.Tensor] = []
-        self.add(params)
+        super().__init__(filter(is_dtensor, params))
 
     def add(self, params: Iterable[torch.Tensor]) -> None:
-        self._params += [param for param in params if is_dtensor(param)]
-
-    def __bool__(self) -> bool:
-        return bool(self._params)
+        """Adds the DTensors among them."""
+        self.extend(filter(is_dtensor, params))
 
     def mirrored(self) -> contextlib.AbstractContextManager[None]:
         """A context in which each shard's grad is that of its parameter. At the end the
         parameter's grad is what has become of the shard's."""
-        return self._mirrored() if self._params else _NOTHING
+        return self._mirrored() if self else _NOTHING
 
     @contextlib.contextmanager
     def _mirrored(self) -> Iterator[None]:
-        for param in self._params:
+        for param in self:
             shard_of(param).grad = grad_of(param)
         try:
             yield
         finally:
             self.publish()
-            for param in self._params:
+            for param in self:
                 shard_of(param).grad = None
 
     def publish(self) -> None:
         """Within that context: makes the parameters' grads those of their shards."""
-        for param in self._params:
+        for param in self:
             grad = shard_of(param).grad
             if grad is not grad_of(param):
                 param.grad = None if grad is None else sharded_like(param, grad)

@@ -12,21 +12,18 @@ from torchamp._tools.inspect.preflight import Preflight, preflight
 from torchamp._tools.inspect.report import Report, report
 from torchamp._tools.inspect.trial import Verdict
 from torchamp.amp._amp import (
-    disable_casts,
-    finish,
     load,
     load_state_dict,
     master_params,
     refresh_masters,
     save,
-    scale,
-    scale_loss,
     state_dict,
     telemetry,
 )
 from torchamp.amp._autocast import (
     autocast,
     bfloat16_function,
+    disable_casts,
     float_function,
     half_function,
     promote_function,
@@ -40,6 +37,7 @@ from torchamp.amp._float32_params import float32_params
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._inference import AveragedModel, cast_for_inference
 from torchamp.amp._initialize import initialize
+from torchamp.amp._loss import finish, scale, scale_loss
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
 from torchamp.amp._ranks import fsdp_policy
 from torchamp.amp._release import release

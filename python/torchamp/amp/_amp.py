@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
@@ -10,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchamp._arguments import listed, module_of, type_of
+from torchamp._arguments import listed, module_of
 from torchamp._load import _C
 from torchamp.amp import _checkpoint
 from torchamp.amp._initialize import check_enabled, prepare
+from torchamp.amp._loss import (
+    LossContext,
+    PlainLoss,
+    context_of,
+    end_backwards,
+    last_session,
+    scaled,
+)
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import check_optimizer, listed_optimizers, params_of
 from torchamp.amp._optimizer import Optimizers, gates, states_of
@@ -21,16 +28,12 @@ from torchamp.amp._policy import Policy
 from torchamp.amp._ranks import ProcessGroups
 from torchamp.amp._release import give_back
 from torchamp.amp._session import (
-    DTensorLoss,
     Last,
-    LossContext,
-    PlainLoss,
-    ScaledLoss,
+    OptimizerSession,
     Session,
     Telemetry,
     in_training,
     is_disabled,
-    known_states,
     state_of,
 )
 from torchamp.amp._settings import Level, Overrides
@@ -92,22 +95,27 @@ class Amp:
         delay_overflow_check: bool = False,
     ) -> LossContext:
         """See amp.scale_loss."""
-        chosen = self._chosen("scale_loss", optimizers)
-        delays = (delay_unscale, delay_overflow_check)
-        return _scale_loss(self._session, chosen, loss, loss_id, *delays)
+        if self._session is None:
+            return PlainLoss(loss)
+        states = self._states("scale_loss", self._session, optimizers)
+        return context_of(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
     def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         """See amp.scale."""
-        return _scale(self._session, loss, loss_id)
+        return loss if self._session is None else scaled(self._session, loss, loss_id)
 
     def finish(self, optimizers: Optimizers | None = None, loss_id: int = 0) -> None:
         """See amp.finish."""
-        _finish(self._session, self._chosen("finish", optimizers), loss_id)
+        if self._session is not None:
+            states = self._states("finish", self._session, optimizers)
+            end_backwards(self._session, states, loss_id)
 
-    def _chosen(self, function: str, optimizers: Optimizers | None) -> list[torch.optim.Optimizer]:
-        if optimizers is None or self._session is None:
-            return self.optimizers
-        return listed_optimizers(function, optimizers)
+    def _states(
+        self, function: str, session: Session, optimizers: Optimizers | None
+    ) -> list[OptimizerSession]:
+        session.check_not_released(function)
+        chosen = self.optimizers if optimizers is None else optimizers
+        return states_of(function, chosen, session) or []
 
     def master_params(self) -> Iterator[torch.Tensor]:
         """See amp.master_params."""
@@ -175,134 +183,6 @@ class Amp:
         self.close()
 
 
-def _check_loss(function: str, loss: Any) -> None:
-    if not isinstance(loss, torch.Tensor):
-        raise TypeError(
-            f"{function}: expected loss to be a floating-point tensor, got {type_of(loss)}"
-        )
-
-
-def scale_loss(
-    loss: torch.Tensor,
-    optimizers: Optimizers,
-    loss_id: int = 0,
-    model: torch.nn.Module | None = None,
-    delay_unscale: bool | None = None,
-    delay_overflow_check: bool = False,
-) -> LossContext:
-    """A context that gives the scaled loss, float32 and of the loss's sizes; call its backward in
-    it, or in one call: `amp.scale_loss(loss, optimizer).backward()`. At the end the grads that
-    `optimizers` step by are unscaled and checked, and the loss scale is updated. After an overflow
-    the next step of each is skipped. After an exception in the context, grads and scale are as
-    before.
-
-    Args:
-        loss: a floating tensor.
-        optimizers: one or a list: all that step a parameter with a grad in this backward.
-        loss_id: below initialize's num_losses; chooses the loss scale.
-        model: accepted as in apex, and not needed.
-        delay_unscale: True leaves grads scaled; a later scale_loss unscales them. None: where the
-            model's last forward ran in no_sync() of DistributedDataParallel, which reduces the
-            grads later.
-        delay_overflow_check: True leaves it to a later scale_loss to update the scale.
-
-    Raises:
-        TypeError: for a loss that is not a floating tensor, and for optimizers that are none.
-        IndexError: for a loss_id that is not below num_losses.
-        RuntimeError: for optimizers that initialize did not return, or not in one call, and within
-            another scale_loss of them.
-    """
-    session, chosen = _found("scale_loss", optimizers)
-    return _scale_loss(session, chosen, loss, loss_id, delay_unscale, delay_overflow_check)
-
-
-def _scale_loss(
-    session: Session | None,
-    optimizers: list[torch.optim.Optimizer],
-    loss: torch.Tensor,
-    loss_id: int,
-    delay_unscale: bool | None,
-    delay_overflow_check: bool,
-) -> LossContext:
-    if session is None:
-        return PlainLoss(loss)
-    _check_loss("scale_loss", loss)
-    session.check_trains("scale_loss")
-    states = states_of(optimizers, "scale_loss", session)
-    session.check_order()
-    for state in states:
-        state.check_float32()
-    kind = DTensorLoss if session.shards else ScaledLoss
-    return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
-
-
-def disable_casts() -> contextlib.AbstractContextManager[None]:
-    """A context in which the casts of O1 and O4 are suspended in this thread. A torch.autocast of
-    the program stays active."""
-    return _C.ShieldFromAutocast()
-
-
-def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
-    """`loss` times its scale of the last initialize, float32 and of the loss's sizes, for backwards
-    that finish() ends: where their loss is on another rank, as in a pipeline, or where several
-    micro-batches make up a step. After initialize(enabled=False) it is `loss` itself::
-
-        amp.scale(loss).backward()  # on the last stage; the others pass grads on
-        amp.finish(optimizer)       # on every stage
-        optimizer.step()
-
-    Args:
-        loss: a floating tensor.
-        loss_id: below initialize's num_losses; chooses the loss scale.
-
-    Raises:
-        TypeError: for a loss that is not a floating tensor.
-        IndexError: for a loss_id that is not below num_losses.
-        RuntimeError: where there was no initialize.
-    """
-    return _scale(_found("scale", None)[0], loss, loss_id)
-
-
-def _scale(session: Session | None, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
-    if session is None:
-        return loss
-    _check_loss("scale", loss)
-    session.check_trains("scale")
-    session.check_order()
-    return session.scaler(loss_id, "scale").scale(loss)
-
-
-def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
-    """Ends the backwards, one or several, since the optimizers' zero_grad(): their grads, of losses
-    that scale() gave here or on another rank, are unscaled and checked, and the loss scale is
-    updated. All stages of a pipeline call it once per step, with the process_group of all stages
-    given to initialize. Does nothing after initialize(enabled=False). A call that raises changes
-    nothing.
-
-    Args:
-        optimizers: one or a list: all that step a parameter with a grad in these backwards.
-        loss_id: below initialize's num_losses; chooses the loss scale.
-
-    Raises:
-        TypeError: for a loss_id that is not an integer.
-        IndexError: for a loss_id that is not below num_losses.
-        RuntimeError: for grads that an earlier finish() or scale_loss has unscaled, within
-            scale_loss, and for optimizers that initialize did not return, or not in one call.
-    """
-    _finish(*_found("finish", optimizers), loss_id)
-
-
-def _finish(session: Session | None, optimizers: list[torch.optim.Optimizer], loss_id: int) -> None:
-    if session is None:
-        return
-    states = states_of(optimizers, "finish", session)
-    scaler = session.scaler(loss_id, "finish")
-    for state in states:
-        state.check_skips()
-    with session.shards.mirrored():
-        _C.finish([state.core for state in states], scaler, loss_id)
-
-
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """The tensors that `optimizer` steps, group by group: float32 masters of the model's 16-bit
     parameters at O2 and O5, the parameters themselves elsewhere. Masters are what the model holds
@@ -353,7 +233,9 @@ def refresh_masters(optimizers: Optimizers) -> None:
             initialize(enabled=False).
     """
     chosen = listed_optimizers("refresh_masters", optimizers)
-    for state in states_of(chosen, "refresh_masters"):
+    for i, optimizer in enumerate(chosen):
+        state_of("refresh_masters", optimizer, f"optimizers[{i}]")
+    for state in states_of("refresh_masters", chosen) or []:
         state.core.overwrite_masters()
 
 
@@ -445,10 +327,13 @@ def _run_of(
 ) -> _checkpoint.Run:
     given = listed(function, "models", models)
     modules = [module_of(function, model, f"models[{i}]") for i, model in enumerate(given)]
-    session, chosen = _found(function, optimizers)
-    if session is not None:
-        known_states(chosen, function)
-    return _run(function, modules, chosen, session)
+    chosen = [] if optimizers is None else listed_optimizers(function, optimizers)
+    if is_disabled(chosen):
+        return _run(function, modules, chosen, None)
+    states = [
+        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(chosen)
+    ]
+    return _run(function, modules, chosen, states[0].session if states else last_session(function))
 
 
 def _run(
@@ -460,23 +345,6 @@ def _run(
     if session is not None:
         session.check_not_released(function)
     return _checkpoint.run_of(models, optimizers, session)
-
-
-def _found(
-    function: str, optimizers: Optimizers | None
-) -> tuple[Session | None, list[torch.optim.Optimizer]]:
-    """The session of the first optimizer, or of the last initialize; None: it was disabled."""
-    chosen = [] if optimizers is None else listed_optimizers(function, optimizers)
-    if is_disabled(chosen):
-        return None, chosen
-    first = state_of(function, chosen[0], "optimizers[0]") if chosen else None
-    session = Last.session() if first is None else first.session
-    if session is None:
-        raise RuntimeError(
-            f"{function}: expected initialize to be called first, with models and optimizers "
-            "that still exist"
-        )
-    return session, chosen
 
 
 def _last_scalers(function: str) -> LossScalers:

@@ -471,3 +471,9 @@ def is_missing(what: str, device_type: str) -> bool:
         return False
     warn(f"{what}: expected CUDA, got none: CUDA is not available, so it is disabled")
     return True
+
+
+def disable_casts() -> contextlib.AbstractContextManager[None]:
+    """A context in which the casts of O1 and O4 are suspended in this thread. A torch.autocast of
+    the program stays active."""
+    return _C.ShieldFromAutocast()

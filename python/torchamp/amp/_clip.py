@@ -14,7 +14,7 @@ from torchamp._load import _C
 from torchamp._shards import counted_elsewhere, mesh_groups_of
 from torchamp.amp._masters import listed_optimizers, params_of
 from torchamp.amp._optimizer import Optimizers, states_of
-from torchamp.amp._session import OptimizerSession, is_disabled
+from torchamp.amp._session import OptimizerSession
 
 
 def clip_grad_norm_(
@@ -43,9 +43,9 @@ def clip_grad_norm_(
             return.
     """
     chosen = listed_optimizers("clip_grad_norm_", optimizers)
-    if is_disabled(chosen):
+    states = states_of("clip_grad_norm_", chosen)
+    if states is None:
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
-    states = states_of(chosen, "clip_grad_norm_")
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
     expect(is_number(norm_type), "clip_grad_norm_", "norm_type", "a number", norm_type)
     if norm_type != 2.0 and _are_sharded(states):
@@ -76,9 +76,9 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
             return.
     """
     chosen = listed_optimizers("clip_grad_value_", optimizers)
-    if is_disabled(chosen):
+    states = states_of("clip_grad_value_", chosen)
+    if states is None:
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
-    states = states_of(chosen, "clip_grad_value_")
     _check_bound("clip_grad_value_", "clip_value", clip_value)
     with _mirrored(states):
         clipped = _unscaled("clip_grad_value_", states)

@@ -136,8 +136,9 @@ class Gates:
     def renew(self, optimizer: Any) -> None:
         """Gates a `step` that the program has given the optimizer, or its class, since. One that
         says that it calls a gate needs none."""
-        if not _is_gate(type(optimizer).step):
-            self._install(type(optimizer))
+        kind = type(optimizer)
+        if getattr(kind.step, "torchamp_gate", None) != id(kind.step):
+            self._install(kind)
         step = vars(optimizer).get("step")
         if step is None or any(map(_is_gate, _wrapped_by(step))):
             return

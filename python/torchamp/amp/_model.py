@@ -84,8 +84,11 @@ class Conversion:
         """`value` in the dtype, and whether it is another object: Dynamo cannot compare containers
         by identity."""
         if isinstance(value, torch.Tensor):
-            changes = value.is_floating_point() and value.dtype != self.dtype
-            return self._noted(value, self._cast(value)) if changes else (value, False)
+            if not value.is_floating_point() or value.dtype == self.dtype:
+                return value, False
+            if self.copies is None:
+                return value.to(self.dtype), True
+            return self._noted(value, self._cast(value))
         if isinstance(value, (str, bytes, torch.nn.Module, type)):
             return value, False
         if not isinstance(value, _BUILT_IN) and _is_batch(value):
@@ -107,7 +110,7 @@ class Conversion:
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Outside of inference mode, which would not count writes to what this makes."""
-        if self.copies is None or not torch.is_inference_mode_enabled():
+        if not torch.is_inference_mode_enabled():
             return tensor.to(self.dtype)
         with torch.inference_mode(False), torch.no_grad():
             return tensor.to(self.dtype)
@@ -385,7 +388,9 @@ class ModelState:
             self.is_autocast_told = warn_of_autocast(self.input_type, device_type)
 
     def _converted(self, outputs: Any) -> Any:
-        return outputs if self.output_type is None else convert(outputs, self.output_type)
+        if self.output_type is None:
+            return outputs
+        return Conversion(self.output_type).convert(outputs)[0]
 
     def _run_on_copies(
         self, dtype: torch.dtype, forward: Callable, args: tuple, kwargs: dict
@@ -393,7 +398,9 @@ class ModelState:
         """The caller sees what forward writes to them, but not in graphs."""
         copies: list[Copy] | None = None if torch.compiler.is_compiling() else []
         made = Conversion(dtype, copies)
-        kept = dict.fromkeys(self.kept_inputs, Conversion(torch.float32, copies))
+        kept: dict[int | str, Conversion] = {}
+        if self.kept_inputs:
+            kept = dict.fromkeys(self.kept_inputs, Conversion(torch.float32, copies))
         cast_args = tuple([kept.get(i, made).convert(arg)[0] for i, arg in enumerate(args)])
         cast_kwargs = {name: kept.get(name, made).convert(arg)[0] for name, arg in kwargs.items()}
         if not copies:
@@ -408,17 +415,16 @@ class ModelState:
         return outputs
 
     def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
-        with self._context():
-            return forward(*args, **kwargs)
-
-    def _context(self) -> contextlib.AbstractContextManager[None]:
-        """The context of forward: at O1 the casts of the thread that called initialize."""
-        if torch.compiler.is_compiling():
-            return shield() if self.shielded else contextlib.nullcontext()
+        """At O1 with the casts of the thread that called initialize."""
+        context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self.shielded:
-            return _C.ShieldFromAutocast()
-        casts = None if self.session is None else self.session.casts
-        return contextlib.nullcontext() if casts is None else casts.join()
+            is_compiling = torch.compiler.is_compiling()
+            context = shield() if is_compiling else _C.ShieldFromAutocast()
+        elif self.session is not None and self.session.casts is not None:
+            if not torch.compiler.is_compiling():
+                context = self.session.casts.join()
+        with context:
+            return forward(*args, **kwargs)
 
 
 class AmpModel(Swapped, torch.nn.Module):

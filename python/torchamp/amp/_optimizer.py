@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
+from torchamp._arguments import listed
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
@@ -21,11 +22,19 @@ from torchamp.amp._masters import (
     fit_states,
     is_scalar_state,
     keeps_wide_sums,
+    listed_optimizers,
     made_narrow,
     mastered,
     params_of,
 )
-from torchamp.amp._session import OptimizerSession, Session, in_training, known_states
+from torchamp.amp._session import (
+    Last,
+    OptimizerSession,
+    Session,
+    in_training,
+    is_disabled,
+    state_of,
+)
 from torchamp.optimizers import FusedOptimizer
 
 if TYPE_CHECKING:
@@ -37,7 +46,7 @@ Optimizers = Union[torch.optim.Optimizer, Iterable[torch.optim.Optimizer]]
 def _states_of_params(optimizer: torch.optim.Optimizer) -> list[OptimizerSession]:
     """Its own, or those of the optimizers whose masters belong to parameters in its groups, or that
     of the one around it."""
-    own = in_training(optimizer)
+    own = vars(optimizer).get("_torchamp")
     if own is not None:
         return [own]
     if owners := _C.owners(optimizer.param_groups):
@@ -52,12 +61,17 @@ def _around_step(optimizer: torch.optim.Optimizer, call: functools.partial) -> A
     states = _states_of_params(optimizer)
     if not states:  # those that own the masters are gone
         return call()
-    if loans := [loan for state in states for loan in state.open_loans]:
+    loans: dict[_C.Loan, None] = {}
+    is_open = False
+    for state in states:
+        loans.update(dict.fromkeys(state.open_loans))
+        is_open |= state.open_step is not None
+    if loans:
         with contextlib.ExitStack() as paused:
-            for loan in dict.fromkeys(loans):
+            for loan in loans:
                 paused.enter_context(_C.PausedLoan(loan))
             return _around_step(optimizer, call)
-    if any(state.open_step is not None for state in states):
+    if is_open:
         return _call(call, states)
     found = closure_of(call) if len(call.args) > 1 or call.keywords else None
     if found is None:
@@ -137,8 +151,10 @@ def _lent(
     known = len(made)
     lent = _C.Step(state.core, state.session.scalers, writes_model)
     state.note_step(lent)
-    with state.session.shards.mirrored(), lent:
-        state.session.shards.publish()
+    shards = state.session.shards
+    with shards.mirrored() if shards else contextlib.nullcontext(), lent:
+        if shards:
+            shards.publish()
         lend = functools.partial(_lent, optimizer, others, call, writes_model=writes_model)
         result = lend() if others else call()
     if len(made) != known:
@@ -184,12 +200,13 @@ def _around_others(optimizer: torch.optim.Optimizer, call: functools.partial) ->
 def _around_zero_grad(optimizer: torch.optim.Optimizer, call: functools.partial) -> Any:
     """Zeroes what scale_loss has set aside, too, and forgets overflows."""
     result = call()
-    state = in_training(optimizer)
+    state: OptimizerSession | None = vars(optimizer).get("_torchamp")
     if state is None:
         return result
     gates.renew(optimizer)
     if state.open_step is None:
-        with state.session.shards.mirrored():
+        shards = state.session.shards
+        with shards.mirrored() if shards else contextlib.nullcontext():
             state.core.note_zeroed()
     return result
 
@@ -254,18 +271,37 @@ def inner_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
 
 
 def states_of(
-    optimizers: list[torch.optim.Optimizer], function: str, session: Session | None = None
-) -> list[OptimizerSession]:
-    """The states that known_states gives. Raises RuntimeError, too, unless initialize returned the
-    optimizers in one call: the first one's, or `session`'s."""
-    states = known_states(optimizers, function)
-    for i, state in enumerate(states):
-        if state.session is not (session or states[0].session):
+    function: str, optimizers: Optimizers | None, session: Session | None = None
+) -> list[OptimizerSession] | None:
+    """What torchamp knows of each of `optimizers`, one or several, which step what their groups
+    hold now; None where initialize was given them, or was last called, with enabled=False.
+
+    Raises:
+        TypeError: for what is no optimizer.
+        RuntimeError: for one that initialize did not return, or not in one call: the first one's,
+            or `session`'s.
+    """
+    own = getattr(optimizers, "__dict__", {}).get("_torchamp")
+    chosen: Any = [optimizers]
+    if not isinstance(own, OptimizerSession):
+        chosen = [] if optimizers is None else listed(function, "optimizers", optimizers)
+    states: list[OptimizerSession] = []
+    for i, optimizer in enumerate(chosen):
+        state = getattr(optimizer, "__dict__", {}).get("_torchamp")
+        if not isinstance(state, OptimizerSession):
+            if is_disabled(listed_optimizers(function, chosen)):
+                return None
+            state_of(function, optimizer, f"optimizers[{i}]")  # raises
+        session = session or state.session
+        if state.session is not session:
             raise RuntimeError(
                 f"{function}: expected optimizers[{i}] to come from the same initialize as the "
                 "others, got one from another"
             )
-    for optimizer, state in zip(optimizers, states):
+        states.append(state)
+    if not states and Last.is_disabled:
+        return None
+    for optimizer, state in zip(chosen, states):
         gates.renew(optimizer)
         state.follow(optimizer, function)
     return states

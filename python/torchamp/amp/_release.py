@@ -132,7 +132,7 @@ def _drop_grads(models: list[AmpModel], optimizers: list[torch.optim.Optimizer])
 
 
 def _publish_states(optimizer: Any) -> None:
-    optimizer._torchamp.report_skips()
+    optimizer._torchamp.telemetry()
     if isinstance(optimizer, FusedOptimizer):
         optimizer.publish_states()
         optimizer.forget_layout()

@@ -3,26 +3,24 @@ stages 4 to 6, around a backward: scale the loss, unscale and check grads, updat
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import operator
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from torchamp._arguments import expect, is_boolean, type_of
+from torchamp._arguments import type_of
 from torchamp._load import _C
 from torchamp._logging import log, warn
 from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._autocast import OpenCasts, lasting_casts
-from torchamp.amp._cast import explain_backward, explain_change
 from torchamp.amp._loss_scalers import LossScalers
 from torchamp.amp._masters import LOW_PRECISION, check_optimizer, params_of
 from torchamp.amp._nonfinite import FirstNonfinite
-from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded, leave_unsynced
+from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded
 from torchamp.amp._settings import Settings
 from torchamp.amp._unseen_steps import UnseenSteps
 
@@ -65,7 +63,7 @@ class Session:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._names = names_of(models)
         #: Whether the first loss is yet to come, before which plain models may have been sharded.
-        self._awaits_loss = not are_sharded(models)
+        self.awaits_loss = not are_sharded(models)
         self._is_released = False
         self._last_loan: Callable[[], _C.Loan | None] | None = None
         dtype = settings.properties.autocast_type
@@ -130,7 +128,8 @@ class Session:
     def check_trains(self, function: str) -> None:
         """Raises RuntimeError, which names `function`, after release(), and after close() where its
         models need the casts."""
-        self.check_not_released(function)
+        if self._is_released:
+            self.check_not_released(function)
         is_closed = self.casts is not None and not self.casts.is_open
         if is_closed and any(model._torchamp.session is self for model in self.models()):
             raise RuntimeError(
@@ -141,9 +140,7 @@ class Session:
     def check_order(self) -> None:
         """Raises RuntimeError where initialize came before what shards the parameters, so that the
         optimizers step others than the model has. Warns where O1 or O4 of another run casts the
-        code around the models. Does so before the first loss alone."""
-        if not self._awaits_loss:
-            return
+        code around the models. For the first loss alone."""
         models = self.models()
         if are_sharded(models):
             raise RuntimeError(
@@ -157,7 +154,7 @@ class Session:
                 f"initialize that casts to {dtype} outside of forwards, in loss functions too; end "
                 "them by amp.release(model) of that model, or suspend them by amp.disable_casts()",
             )
-        self._awaits_loss = False
+        self.awaits_loss = False
 
     def scaler(self, loss_id: int, function: str) -> _C.LossScaler:
         """Raises IndexError for a loss_id beyond num_losses, TypeError for another type, both of
@@ -196,7 +193,7 @@ class Session:
     @property
     def open_loan(self) -> _C.Loan | None:
         """What float32_params lends."""
-        return _if_open(self._last_loan)
+        return _open_one(self._last_loan)
 
     def note_loan(self, loan: _C.Loan) -> None:
         """`loan` is about to be opened. An interrupt that drops it ends it."""
@@ -236,10 +233,9 @@ class Session:
         self._models, self._parts, self._optimizers = [], [], []
 
 
-def _if_open(last: Callable[[], Any] | None) -> Any:
-    """The last step or loan, while it is open."""
-    found = last() if last is not None else None
-    return found if found is not None and found.is_open else None
+def _open_one(last: Callable[[], _C.Loan | None] | None) -> _C.Loan | None:
+    loan = last() if last is not None else None
+    return loan if loan is not None and loan.is_open else None
 
 
 def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
@@ -299,7 +295,7 @@ class OptimizerSession:
         self._last_loan: Callable[[], _C.Loan | None] | None = None
         self.unseen_steps = UnseenSteps()
         #: The first parameter that it trains, where initialize left that in float32.
-        self._float32_param: Callable[[], torch.Tensor | None] = lambda: None
+        self.float32_param: Callable[[], torch.Tensor | None] | None = None
         #: The state dict that is being loaded.
         self.loaded: dict[str, Any] | None = None
         #: Names of states that the optimizer's own steps make in 16 bits.
@@ -337,13 +333,13 @@ class OptimizerSession:
         """Before check_float32(), of what the optimizer steps."""
         first = next((param for param in params if param.requires_grad), None)
         if first is not None and first.dtype == torch.float32:
-            self._float32_param = weakref.ref(first)
+            self.float32_param = weakref.ref(first)
 
     def check_float32(self) -> None:
         """Raises RuntimeError where the program has cast a model that trained in float32, which it
         does in 16 bits and without masters from then on. Whole models are meant: one parameter is
         asked."""
-        param = self._float32_param()
+        param = self.float32_param() if self.float32_param is not None else None
         if param is not None and param.dtype in LOW_PRECISION:
             raise RuntimeError(
                 f"scale_loss: expected parameter {self.session.name_of(param)} to be in float32 as "
@@ -354,14 +350,15 @@ class OptimizerSession:
     @property
     def open_step(self) -> _C.Step | None:
         """The step that has lent the optimizer its masters."""
-        return _if_open(self._last_step)
+        step = self._last_step() if self._last_step is not None else None
+        return step if step is not None and step.is_open else None
 
     @property
     def open_loans(self) -> list[_C.Loan]:
         """What lends its masters outside of steps, the outermost last."""
         if self.session._last_loan is None and self._last_loan is None:
             return []
-        loans = self.session.open_loan, _if_open(self._last_loan)
+        loans = self.session.open_loan, _open_one(self._last_loan)
         return [loan for loan in loans if loan is not None]
 
     def note_loan(self, loan: _C.Loan) -> None:
@@ -381,27 +378,29 @@ class OptimizerSession:
         self._last_step = weakref.ref(step)
         self.unseen_steps.forget()
 
-    def report_skips(self) -> list[_C.SkippedStep]:
-        """Reports the steps that are known by now to be skipped. Returns them."""
-        known, names = self.report.flush(), self.session._names
-        for skipped in known if self.session.verbosity > 0 else ():
-            params = self.core.model_params()
-            first = [names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
-            for level, message in skipped.messages(first):
-                log(level, message)
-            self.session.look_for_nonfinite(skipped)
-        return known
-
     def check_skips(self) -> None:
-        """Reports them too. Raises RuntimeError after max_consecutive_skips in a row."""
+        """Reports the steps that are known by now to be skipped. Raises RuntimeError after
+        max_consecutive_skips in a row."""
         limit = self.session.settings.options["max_consecutive_skips"]
-        for skipped in self.report_skips():
-            if limit is not None:
-                skipped.check_in_a_row(limit)
+        known = self.report.flush()
+        for skipped in known:
+            self._report(skipped)
+        for skipped in known if limit is not None else ():
+            skipped.check_in_a_row(limit)
+
+    def _report(self, skipped: _C.SkippedStep) -> None:
+        if self.session.verbosity == 0:
+            return
+        params, names = self.core.model_params(), self.session._names
+        first = [names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
+        for level, message in skipped.messages(first):
+            log(level, message)
+        self.session.look_for_nonfinite(skipped)
 
     def telemetry(self) -> Telemetry:
         """What is known of the steps by now."""
-        self.report_skips()
+        for skipped in self.report.flush():
+            self._report(skipped)
         return Telemetry(*self.report.known())
 
 
@@ -423,14 +422,6 @@ def state_of(function: str, optimizer: Any, name: str = "optimizer") -> Optimize
     return state
 
 
-def known_states(optimizers: list[torch.optim.Optimizer], function: str) -> list[OptimizerSession]:
-    """The state of each of `optimizers`. Raises RuntimeError, which names `function`, unless
-    initialize returned them all."""
-    return [
-        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(optimizers)
-    ]
-
-
 @dataclasses.dataclass(frozen=True)
 class Telemetry:
     """What the host knows of an optimizer's steps. On CUDA the last ones may be missing."""
@@ -439,116 +430,3 @@ class Telemetry:
     skipped_steps: int = 0
     stepped: bool | None = None  #: whether the last one known was a step, and not skipped
     loss_scales: tuple[float, ...] = ()  #: one a loss, as they were at that step
-
-
-class LossContext(Protocol):
-    """What amp.scale_loss returns."""
-
-    def __enter__(self) -> torch.Tensor:
-        """The scaled loss."""
-
-    def __exit__(self, kind: object, /, *others: object) -> None:
-        """Unscales and checks the grads, and updates the loss scale."""
-
-    def backward(self, *args: Any, **kwargs: Any) -> None:
-        """All of it: the scaled loss's backward, with these arguments, in the context."""
-        with self as scaled_loss:
-            scaled_loss.backward(*args, **kwargs)
-
-
-class PlainLoss(contextlib.nullcontext, LossContext):
-    """The context after initialize(enabled=False)."""
-
-
-class ScaledLoss(_C.Backward):
-    """The context of amp.scale_loss. Grads and scaler are as before also if an interrupt drops it
-    before it ends."""
-
-    def __init__(
-        self,
-        session: Session,
-        states: Sequence[OptimizerSession],
-        loss: torch.Tensor,
-        loss_id: int,
-        delay_unscale: bool | None,
-        delay_overflow_check: bool,
-    ) -> None:
-        if delay_unscale is None:
-            delay_unscale = _is_unsynced(session, states)
-        else:
-            is_right = is_boolean(delay_unscale)
-            expect(is_right, "scale_loss", "delay_unscale", "True, False or None", delay_unscale)
-        if delay_overflow_check is not False:
-            is_right = is_boolean(delay_overflow_check)
-            what = "True or False"
-            expect(is_right, "scale_loss", "delay_overflow_check", what, delay_overflow_check)
-        super().__init__(
-            [state.core for state in states],
-            session.scaler(loss_id, "scale_loss"),
-            loss_id,
-            delay_unscale,
-            delay_overflow_check,
-        )
-        self._session = session
-        self._states = states
-        self._loss = loss
-        self._loss_id = loss_id
-
-    def __repr__(self) -> str:
-        return f"ScaledLoss(loss_id={self._loss_id}, optimizers={len(self._states)})"
-
-    backward = LossContext.backward
-
-    def __enter__(self) -> torch.Tensor:
-        try:
-            return super().__enter__()
-        except RuntimeError as error:
-            session = self._session
-            explain_change(error, session.models(), session.settings.properties.cast_model_type)
-            raise
-
-    def __exit__(self, kind: object, *others: object) -> None:
-        for error in others:
-            explain_backward(error)
-        super().__exit__(kind, *others)
-        if self.warning:
-            warn(self.warning)
-        for state in self._states if kind is None else ():
-            if state.core.has_masters or self._session.scalers.are_dynamic:
-                state.unseen_steps.note_backward(state.core.model_params)
-
-    def begin(self) -> torch.Tensor:
-        """What the context yields."""
-        if self._session.nonfinite is not None:
-            self._session.nonfinite.end()
-        for data_parallel in self._session.data_parallel:
-            if data_parallel.noted is not None:
-                data_parallel.share()
-        for state in self._states:
-            state.check_skips()
-            state.unseen_steps.look()
-        return self.scale(self._loss)
-
-
-class DTensorLoss(ScaledLoss):
-    """The context for parameters some of which are DTensors: their shards have grads while the core
-    looks at them."""
-
-    def __enter__(self) -> torch.Tensor:
-        with self._session.shards.mirrored():
-            return super().__enter__()
-
-    def __exit__(self, kind: object, *others: object) -> None:
-        with self._session.shards.mirrored():
-            super().__exit__(kind, *others)
-
-
-def _is_unsynced(session: Session, states: Sequence[OptimizerSession]) -> bool:
-    """Whether DistributedDataParallel or fully_shard leaves grads to this rank, and reduces them
-    with those of a later backward: they wait for it, scaled."""
-    if session.shards and leave_unsynced(session.models()):
-        return True
-    return any(
-        each.is_unsynced and each.reaches([state.core for state in states])
-        for each in session.data_parallel
-    )

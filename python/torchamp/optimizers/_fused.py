@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -62,6 +62,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     #: The algorithm that keeps the most states.
     _largest_algorithm: _C.StepAlgorithm
 
+    #: Options that a group must not switch on, and what to do instead.
+    _refused: Mapping[str, str] = {}
+
     #: None if it must be made anew.
     _layout: Layout | None
 
@@ -115,7 +118,17 @@ class FusedOptimizer(torch.optim.Optimizer):
         )
 
     def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
-        """The algorithm of the group."""
+        """The algorithm of the group.
+
+        Raises:
+            RuntimeError: for an option that is refused.
+        """
+        for name, remedy in self._refused.items():
+            if group.get(name):
+                raise RuntimeError(
+                    f"{type(self).__name__}: expected {name} to be False, got {group[name]}; "
+                    f"{remedy}"
+                )
         return self._largest_algorithm
 
     @property
@@ -152,6 +165,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _check_options(self, values: dict[str, Any]) -> None:
         self.options.check(type(self).__name__, values)
+        self.algorithm_of(values)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps every parameter that has a grad; returns what the closure returned.
@@ -200,7 +214,9 @@ class FusedOptimizer(torch.optim.Optimizer):
         layout = self._current_layout()
         steppers = [stepper.core for stepper in layout.steppers]
         grad_scale = getattr(self, "grad_scale", None)
-        skip = _scalar(getattr(self, "found_inf", None))
+        skip = getattr(self, "found_inf", None)
+        if skip is not None:  # a number where torch's GradScaler has found no grad
+            skip = torch.as_tensor(skip)
         if amp_state is None:
             grad_factor = None if grad_scale is None else grad_scale.float().reciprocal()
             with layout.shards.mirrored():
@@ -234,16 +250,15 @@ class FusedOptimizer(torch.optim.Optimizer):
         layout = self._layout
         if layout is None:
             return None
+        is_current = layout.seen_state.is_still(self.state)
+        is_current &= len(layout.groups) == len(self.param_groups)
+        for (algorithm, seen), group in zip(layout.groups, self.param_groups):
+            is_same = algorithm is self.algorithm_of(group)
+            is_current = is_current and is_same and seen.are_still(group["params"])
+        if is_current:
+            return layout
         layout.publish_new_states(self.state)  # of a step that was interrupted
-        is_current = (
-            layout.seen_state.is_still(self.state)
-            and len(layout.groups) == len(self.param_groups)
-            and all(
-                algorithm is self.algorithm_of(group) and seen.are_still(group["params"])
-                for (algorithm, seen), group in zip(layout.groups, self.param_groups)
-            )
-        )
-        return layout if is_current else None
+        return None
 
     def _make_layout(self) -> Layout:
         groups = [
@@ -288,6 +303,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Makes `state` what steps have made of it, and of counts that were moved by `.data`."""
         layout = self._known_layout()
         if layout is not None:
+            layout.publish_new_states(self.state)
             layout.republish_scalars(self.state)
 
     def state_dict(self) -> dict[str, Any]:
@@ -333,8 +349,3 @@ def _overrides_step(subclass: type[FusedOptimizer]) -> bool:
 def _is_torchamps(hook: Any) -> bool:
     """Whether torchamp.amp has registered it, for others than fused optimizers."""
     return getattr(hook, "is_torchamps", False)
-
-
-def _scalar(value: torch.Tensor | float | None) -> torch.Tensor | None:
-    """torch's GradScaler leaves a number where no parameter has a grad."""
-    return None if value is None else torch.as_tensor(value)

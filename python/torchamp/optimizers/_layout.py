@@ -39,7 +39,10 @@ class Layout:
 
     def publish_new_states(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts the states that steps have made in `state`."""
-        if any([stepper.publish_new_states(state) for stepper in self.steppers]):
+        has_new = False
+        for stepper in self.steppers:
+            has_new |= stepper.publish_new_states(state)
+        if has_new:
             self.seen_state = _C.StateSnapshot(state)
 
     def republish_scalars(self, state: dict[torch.Tensor, dict[str, Any]]) -> None:

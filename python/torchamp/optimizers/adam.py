@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.optim.optimizer import ParamsT
 
@@ -46,17 +44,7 @@ class FusedAdam(FusedOptimizer):
     ) -> None:
         self._init_with(locals())
 
-    def _check_options(self, values: dict[str, Any]) -> None:
-        super()._check_options(values)
-        self.algorithm_of(values)
-
-    def algorithm_of(self, group: dict[str, Any]) -> _C.StepAlgorithm:
-        if group.get("amsgrad"):
-            raise RuntimeError(
-                f"{type(self).__name__}: expected amsgrad to be False, got {group['amsgrad']}; "
-                "torch.optim.Adam and AdamW have it"
-            )
-        return self._largest_algorithm
+    _refused = {"amsgrad": "torch.optim.Adam and AdamW have it"}
 
 
 class FusedAdamW(FusedAdam):
