@@ -100,7 +100,7 @@ def python(start_python):
 
 @pytest.fixture
 def new_python(tmp_path):
-    """The same in a new process, for what happens as Python starts or torch is imported."""
+    """As `python`, in a new process, for what happens as Python starts or torch is imported."""
 
     def run(*arguments: str, expect: int = 0, **environment: str) -> str:
         command, variables = [sys.executable, *arguments], _environment(environment)
@@ -111,7 +111,7 @@ def new_python(tmp_path):
 
 
 def pytest_collection_finish() -> None:
-    """What there is now lives on: tests that collect garbage need not look for it there."""
+    """All objects of now live on: tests that collect garbage need not look for it there."""
     gc.collect()
     gc.freeze()
 

@@ -21,7 +21,7 @@ MEANS = {
 
 
 def weight_of(mean: str, step: int) -> float:
-    """That of the step's values."""
+    """The weight of the step's values."""
     return 1 / (step + 1) if mean == "equal" else 1 if step == 0 else 1 - DECAY
 
 

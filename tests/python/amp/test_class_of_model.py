@@ -41,7 +41,7 @@ class Net(torch.nn.Module):
 
 
 class Refusing(type):
-    """Of one class alone."""
+    """The metaclass of one class alone."""
 
     made: list[str] = []
 

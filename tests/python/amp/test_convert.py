@@ -28,7 +28,7 @@ class Listing(list):
 
 
 class Movable:
-    """What makes an object a batch; convert does not call it."""
+    """The method that makes an object a batch; convert does not call it."""
 
     __slots__ = ()
 
@@ -262,7 +262,7 @@ def test_all_kinds_of_slots():
 
 
 def test_batches_in_batches():
-    """What has no floats is shared."""
+    """Objects without floats are shared."""
     value = Batch(N, more={"records": [Record(X), Frozen(N)], "names": ["a"]})
     result = convert(value, F16)
     first, second = result.more["records"]

@@ -41,7 +41,7 @@ MADE = (
     "torchamp: {!r} ({}) has got a tensor that is not in {{dtype}}; make tensors in forward in the "
     "dtype of an input x, as torch.zeros(3, dtype=x.dtype, device=x.device)"
 )
-#: Of float32, which neither 16-bit format holds.
+#: float32's lowest number, which neither 16-bit format holds.
 LOWEST = torch.finfo(torch.float32).min
 KEPT = ", or initialize with keep_fp32={!r}"
 LARGE = (

@@ -274,7 +274,7 @@ def alone(make: Step, give: Step) -> tuple:
 @pytest.mark.parametrize("give", [nothing, method], ids=["class's", "method"])
 @pytest.mark.parametrize("make", [Ordinary, Shy, Early, torchs_fused, FusedSGD])
 def test_strangers_are_as_without_amp(make, give):
-    """Of classes that were given, or whose base was."""
+    """Optimizers of classes that were given, or whose base was."""
     wanted = alone(make, give)
     model, _ = initialized("O2", Ordinary)
     other, _ = initialized("O5", make)

@@ -201,7 +201,7 @@ class Custom(torch.optim.Optimizer):
 
 
 class CustomOfOld(Custom):
-    """The same with torch's older protocol."""
+    """Custom with torch's older protocol."""
 
     def step(self, closure=None, *, grad_scaler=None):
         assert isinstance(grad_scaler, torch.amp.GradScaler) and not hasattr(self, "found_inf")

@@ -61,7 +61,7 @@ def pair(level: str) -> tuple:
 
 
 def give_grads(model: nn.Module, optimizer: Own, plain: nn.Module, seed: int = 0) -> None:
-    """The same to both."""
+    """Both models get the same grads."""
     optimizer.zero_grad()
     backward(model, optimizer, seed)
     for param, other in zip(model.parameters(), plain.parameters()):

@@ -218,7 +218,7 @@ def test_a_cache_over_many_calls(level):
     assert cache["h"].shape == (4, 4) and torch.equal(cache["h"][1], cache["h"][3])
 
 
-# What cannot be written.
+# Arguments that cannot be written.
 
 UNWRITABLE = {
     "leaf": lambda: torch.zeros(1, 4, requires_grad=True),

@@ -34,11 +34,11 @@ def of_a_net(use: Callable) -> Callable:
 
 
 def in_training(use: Callable) -> Callable:
-    """Of a net and its optimizer."""
+    """A use of a net and its optimizer."""
     return lambda: use(*made())
 
 
-# What initialize is given.
+# Wrong arguments of initialize.
 
 
 def a_scripted_model():
@@ -206,7 +206,7 @@ def load_a_plain_state_dict():
     torchamp.Amp(linear_net(), opt_level="O2", verbosity=0).load(file)
 
 
-# What messages tell to write.
+# Code that messages tell to write.
 
 
 def another_rule():
@@ -345,7 +345,7 @@ OF_THE_OUTPUT = "write lambda output: loss_fn(output, target)"
 A_BATCH = "expected batch to be what the model is called with"
 WITHOUT_THE_TARGET = "leave out what its forward does not take, such as the target"
 LOADER = DataLoader(TensorDataset(torch.ones(4, 4), torch.zeros(4)), batch_size=2)
-#: Of initialize: an option, its value, the error, and its words after the name.
+#: Options of initialize: the name, a value, the error, and its words after the name.
 OPTIONS = (
     ("adopt_data_writes", "yes", TypeError, "to be True or False, got 'yes'"),
     ("cast_model_outputs", torch.int32, TypeError, "to be a floating dtype, got torch.int32"),

@@ -32,7 +32,7 @@ def torch_autocast(level: str):
 
 
 def part_of_key() -> bytes:
-    """That which AOTAutograd's settings are in torch.compile's keys."""
+    """The part of torch.compile's keys that AOTAutograd's settings are."""
     return torch._functorch.config.save_config()
 
 

@@ -27,7 +27,7 @@ class Linear(torch.autograd.Function):
 
 
 def as_forward(function, device):
-    """The same, cast by torch.amp in its backward as in its forward."""
+    """The function, cast by torch.amp in its backward as in its forward."""
     return type(
         "AsForward",
         (function,),

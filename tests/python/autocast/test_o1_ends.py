@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 def product_dtype() -> torch.dtype:
-    """Of code outside of forwards."""
+    """The dtype of a product outside of forwards."""
     return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
 
 

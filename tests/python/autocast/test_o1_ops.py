@@ -18,8 +18,7 @@ from torchamp._load import _C
 LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
 
 DOCUMENT = pathlib.Path(__file__).parents[3] / "docs" / "o1.md"
-#: Of the functions that docs/o1.md lists, those that consist of others, or are in the tables as
-#: variants.
+#: Functions of docs/o1.md that consist of others, or are in the tables as variants.
 ELSEWHERE = {"interpolate"}
 
 #: torch has its own autocast rules for these on CUDA.
@@ -181,8 +180,8 @@ def test_the_cpu_has_a_rule_for_each_op_that_cuda_has_one_for():
     assert not {name for name in names if not name.startswith(tuple(ONLY_CUDAS))}
 
 
-#: Of the ops that torch casts to float32 on the CPU alone: CUDA has kernels in 16 bits for these,
-#: or torch casts what they call.
+#: Ops that torch casts to float32 on the CPU alone: CUDA has kernels in 16 bits for these, or torch
+#: casts what they call.
 IN_16_BITS_ON_CUDA = (
     *("_addmm_activation", "_grid_sampler_2d_cpu_fallback", "_native_multi_head_attention"),
     *("adaptive_", "cat", "fake_quantize", "fractional_max_pool", "grid_sampler"),

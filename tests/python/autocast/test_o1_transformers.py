@@ -20,13 +20,13 @@ CUDA = torch.device("cuda", 0)
 
 
 def dtypes_of(log: OpLog) -> list[tuple]:
-    """Of what each op but casts has given."""
+    """The dtypes of all results but those of casts."""
     cast = torch.ops.aten._to_copy.default
     return [(op, tensor.dtype) for op, given in log.results for tensor in given if op is not cast]
 
 
 def bytes_of(log: OpLog) -> int:
-    """That all ops have allocated."""
+    """The bytes that all ops have allocated."""
     return sum(tensor.nbytes for op, given in log.results for tensor in given if not op.is_view)
 
 

@@ -40,7 +40,7 @@ def run_cpp(*arguments: object) -> None:
 
 
 def run_python(level, name, source, first, end, target, **options) -> None:
-    """The same in Python."""
+    """The run of run_cpp, in Python."""
     model = Net()
     make = getattr(optimizers, name, None) or getattr(torch.optim, name)
     optimizer = make(model.parameters(), **OPTIONS[name], **options)

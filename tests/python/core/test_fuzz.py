@@ -46,7 +46,7 @@ def program(level: str, *optimizers: Recipe, events: list[Event], **overrides: o
 
 
 def sharing(*events: Event, **overrides: object) -> Program:
-    """Of two optimizers that share the second parameter."""
+    """A program of two optimizers that share the second parameter."""
     return program("O1", sgd(0, 1), sgd(1, 2), events=list(events), **overrides)
 
 

@@ -45,7 +45,7 @@ def program(level: str, *optimizers: tuple[str, tuple[int, ...]], events: list[E
 
 
 def overflow(seed: int, of: int, *reach: int, loss: int = 0, **flags: Any) -> Event:
-    """Of the layers too, and of all parameters that it reaches."""
+    """An overflow of the layers too, and of all parameters that it reaches."""
     flags = {"reach": [*reach], "layers": "entropy", "is_nan": True, **flags}
     return backward(seed, of, loss=loss, **flags)
 

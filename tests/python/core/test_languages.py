@@ -127,7 +127,7 @@ SECOND_HALF = [
 
 
 def second_half(seen: list[Seen]) -> list[Seen]:
-    """What is seen in it; but for telemetry, which starts with the program."""
+    """The results of the second half; but for telemetry, which starts with the program."""
     return [
         {name: values for name, values in after.items() if not name.endswith("telemetry")}
         for after in seen[-len(SECOND_HALF) :]

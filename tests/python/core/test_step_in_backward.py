@@ -14,7 +14,7 @@ MAKERS = {
     "torch's fused": lambda params: torch.optim.AdamW(params, lr=0.01, fused=True),
     "fused": lambda params: optimizers.FusedAdamW(params, lr=0.01),
 }
-#: Those that neither scale the loss nor keep masters.
+#: The levels that neither scale the loss nor keep masters.
 PLAIN = ("O0", "O3", "O4")
 
 

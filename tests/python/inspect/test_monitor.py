@@ -64,7 +64,7 @@ def test_observing_changes_nothing(make, device):
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("opt_level", ["O0", "O1", "O2"])
 def test_shares_of_zeros_and_subnormals(opt_level, make, device):
-    """Of grads that a linear layer has by its input: 1, 0, and two below 2**-14 once scaled."""
+    """A linear layer's grads are its input: 1, 0, and two below 2**-14 once scaled."""
     model = nn.Linear(4, 1, bias=False)
     scale = 1.0 if opt_level == "O0" else 4.0
     model, optimizer = initialized(opt_level, model, make, device, loss_scale=scale)

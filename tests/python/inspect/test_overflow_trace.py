@@ -51,7 +51,7 @@ def test_an_overflow_in_the_forward(opt_level, device):
 
 @pytest.mark.parametrize("opt_level", HALF_LEVELS)
 def test_an_overflow_in_every_backward(opt_level, device):
-    """The same origin each time, and the scale's history."""
+    """The origin is the same each time; the scale has a history."""
     trace = trained(lambda x: Steep.apply(x.half()), opt_level, device, steps=4)
     for origin in trace.origins:
         assert (origin.module, origin.op, origin.is_backward) == ("middle", "mul", True)

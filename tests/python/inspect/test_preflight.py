@@ -166,7 +166,7 @@ def test_grads_that_overflow_at_every_scale(device: torch.device):
 
 
 def test_a_square_that_overflows_on_the_way(device: torch.device):
-    """What comes of it is finite, and close to float32."""
+    """The result is finite, and close to float32."""
     report = report_of(lambda x: x / (1 + (400 * x).square()), device)
     for level in ("O2", "O3"):
         assert report.verdict(level).reason.startswith("pow of 'middle' reaches ")
@@ -249,7 +249,7 @@ def test_precision_that_bfloat16_lacks(device: torch.device):
 
 
 class Rotary(nn.Module):
-    """Of large angles, of which 16 bits hold no fraction."""
+    """Cosines of large angles, of which 16 bits hold no fraction."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -507,7 +507,7 @@ def test_wrong_arguments():
 
 @pytest.mark.parametrize("format", [FLOAT16, BFLOAT16], ids=lambda format: format.name)
 def test_shares_are_those_of_a_cast(format):
-    """Of numbers of all exponents: what the format makes 0 or inf."""
+    """Numbers of all exponents, some of which the format makes 0 or inf."""
     dtype = getattr(torch, format.name)
     exponents = torch.arange(-149.0, 128.0)
     values = torch.cat([torch.exp2(exponents), 1.75 * torch.exp2(exponents[30:])])

@@ -49,8 +49,8 @@ TRANSFORMERS = {
     "AutoModelForImageClassification": "vit dinov2",
 }
 
-#: What raises torch's error, with a note that says what to do: deberta fills masks with float32's
-#: lowest number, and fnet's transforms have no kernel in 16 bits.
+#: Networks that raise torch's error, with a note that says what to do: deberta fills masks with
+#: float32's lowest number, and fnet's transforms have no kernel in 16 bits.
 REFUSED = {("deberta", "O1"), ("deberta", "O4"), ("fnet", "O2"), ("fnet", "O5")}
 
 
@@ -109,8 +109,8 @@ def of_torchvision(name: str) -> tuple[torch.nn.Module, Callable]:
     return model, loss_of
 
 
-#: What each has to keep in float32 where the level casts the model: boxes that 16 bits would move,
-#: and the parts whose ops have no such kernel.
+#: The keep_fp32 of each where the level casts the model: boxes that 16 bits would move, and the
+#: parts whose ops have no such kernel.
 DETECTORS = {
     "fasterrcnn_mobilenet_v3_large_320_fpn": ("targets", "rpn", "roi_heads.box_roi_pool"),
     "fcos_resnet50_fpn": ("targets",),
@@ -130,7 +130,7 @@ MAKERS = {
 
 
 def losses(name: str, level: str, kept: tuple[str, ...] = ()) -> list[float]:
-    """Of six steps, a detector's of two, without dropout, with parts kept in float32."""
+    """The losses of six steps, a detector's of two, without dropout, with parts kept in float32."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -37,7 +37,7 @@ def makers(collection: str) -> dict[str, Callable]:
 
 
 def losses(make: Callable, level: str | None = None) -> list[float]:
-    """Of eight steps; without a level, of plain PyTorch."""
+    """The losses of eight steps; without a level, of plain PyTorch."""
     plain = losses(make) if level is not None else None
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))

@@ -55,7 +55,7 @@ def cross_entropy(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture
 def names():
-    """What the snippets take from their reader."""
+    """The names that the snippets take from their reader."""
     Overflowing.calls = 0
     torch.manual_seed(0)
     model = Overflowing()

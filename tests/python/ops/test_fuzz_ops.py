@@ -31,7 +31,7 @@ def test_mended_calls(seed):
 
 
 def test_norms_and_checks_agree():
-    """Of the lists that calls are drawn with. Squares are float32's, which may overflow."""
+    """The lists are those that calls are drawn with. Squares are float32's, which may overflow."""
     for seed in range(FEW):
         tensors = Call(seed).lists()[0]
         found_inf, each = torch.zeros(()), torch.zeros(len(tensors), dtype=torch.uint8)

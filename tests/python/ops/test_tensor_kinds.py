@@ -16,7 +16,7 @@ ON_META = {
     *[(f"Fused{name}", "meta") for name in ("Adam", "LAMB", "SGD")],
     *[(f"GradScaler.{method}", "meta") for method in ("unscale_", "step")],
 }
-#: Of DTensors the shards are taken: test_dtensor.py.
+#: Functions that take the shards of DTensors: test_dtensor.py.
 OF_SHARDS = {
     (function, "DTensor")
     for function in (
@@ -36,7 +36,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def outcomes(server, tmp_path_factory):
-    """Of every function and kind, from a process that a crash ends."""
+    """The outcome of every function and kind, from a process that a crash ends."""
     folder = tmp_path_factory.mktemp("outcomes")
     done = server.start([tensor_kinds.__file__], folder, os.environ).wait()
     lines = (line for line in done.stdout.splitlines() if line.startswith('["'))  # gloo prints too

@@ -19,7 +19,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks() -> list:
-    """Each with its document and line."""
+    """The blocks, each with its document and line."""
     found = []
     for path in DOCUMENTS:
         if path.name in ("libraries.md", "tutorial.md"):
@@ -83,7 +83,7 @@ def one_rank(monkeypatch, request):
 
 @pytest.fixture
 def names(device, monkeypatch, tmp_path, code, document, request):
-    """What the texts around a block say that a program has."""
+    """The names that, by the texts around a block, a program has."""
     if document == "distributed.md":
         request.getfixturevalue("one_rank")
     monkeypatch.chdir(tmp_path)
@@ -152,8 +152,8 @@ def is_command(module: pathlib.Path) -> bool:
 
 
 def public_names(module: pathlib.Path) -> list[str]:
-    """What `__all__` lists, also of modules whose imports are not installed. The ops are those of
-    the compiled module."""
+    """The names that `__all__` lists, also of modules whose imports are not installed. The
+    ops are those of the compiled module."""
     if module.name == "ops.py":
         return ops.__all__
     for statement in ast.parse(module.read_text()).body:

@@ -62,7 +62,7 @@ def test_one_that_hangs_is_stopped_and_its_output_shown(start_python):
 
 
 def test_several_run_at_once(start_python):
-    """Each waits for the other's file."""
+    """Two programs wait for each other's file."""
     code = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch()\n"
     code += "while not pathlib.Path(sys.argv[2]).exists(): time.sleep(0.01)"
     both = [start_python("-c", code, *names) for names in ("ab", "ba")]

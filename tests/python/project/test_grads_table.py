@@ -13,7 +13,7 @@ TESTING = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| ([^|]*) \| [^|]* \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 ROWS = ROW.findall(TESTING.partition("| of grads.md |")[2].partition("\n\n")[0])
 
-#: What has programs of both languages.
+#: The modules with programs of both languages.
 LANGUAGES = ROOT / "tests" / "python" / "support" / "languages"
 BOTH = {name: LANGUAGES / f"{name}.py" for name in ("by_hand", "mistakes")}
 FILES = {

@@ -81,7 +81,7 @@ def test_a_circle_is_found(tmp_path: pathlib.Path, way_back: str) -> None:
         sort(package)
 
 
-#: What stands beside the rest of the package, which does without it.
+#: Modules beside the rest of the package, which does without them.
 TOOLS = ("torchamp._tools", "torchamp.compat", "torchamp.doctor")
 #: The modules and programs by whose names users find the tools.
 PUBLIC = {

@@ -10,11 +10,11 @@ SOURCES = ROOT / "csrc"
 ROW = re.compile(r"^\| `([\w/]+)` \| (.*) \| ([^|]*) \|$", re.MULTILINE)
 TABLE = (ROOT / "HACKING.md").read_text(encoding="utf-8").partition("| may include |")[2]
 
-#: Each folder's folders, in the table's order: from below to above.
+#: The folders that each folder may include, in the table's order: from below to above.
 MAY_INCLUDE = {room: re.findall(r"`([\w/]+)`", cell) for room, _, cell in ROW.findall(TABLE)}
 WITHOUT_TORCH = [room for room, contains, _ in ROW.findall(TABLE) if "Nothing of torch" in contains]
 
-#: What is public of the tools, and who may include it.
+#: The tools' public headers, and who may include them.
 TOOLS_HEADERS = {"overflow_trace.h", "preflight.h"}
 USE_TOOLS = {"python", *(room for room in MAY_INCLUDE if room.startswith("tools/"))}
 

@@ -15,7 +15,7 @@ import pytest
 from torchamp._load import _C
 
 STUBS = pathlib.Path(__file__).parents[3] / "python" / "torchamp" / "_C"
-#: What of pybind11's own the stub has too.
+#: pybind11's own methods that the stub has too.
 SPECIAL = ("__init__", "__enter__", "__exit__")
 
 
@@ -46,7 +46,7 @@ def in_stub(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, list[
 
 
 def in_module(owner: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
-    """The same of all that the compiled module has."""
+    """The names and arguments of all that the compiled module has."""
     for name, value in vars(owner).items():
         if name.startswith("_") and name not in SPECIAL:
             continue

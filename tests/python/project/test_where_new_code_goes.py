@@ -17,8 +17,8 @@ FOLDERS = [ROOT / "csrc", ROOT / "include", ROOT / "python" / "torchamp"]
 #: What C++ has beside code: the bindings' docstrings, comments, and messages, which have spaces.
 NOT_CODE = re.compile(r'R"\(.*?\)"|//[^\n]*|"[^"\n(]* [^"\n(]*"', re.DOTALL)
 
-#: Of each kind, an existing one's name, and how many files may name it in their code: of a property
-#: two read it.
+#: By kind, an existing one's name, and how many files may name it in their code: of a property two
+#: read it.
 KINDS = {
     "An op": (r"axpby", 10),
     "A fused optimizer": (r"novo_?grad", 10),

@@ -56,7 +56,7 @@ def overflowing(model: nn.Module, step: int, ranks: str = "last") -> Any:
 def started(
     level: str, make: str = "fused_adamw", model: nn.Module | None = None, **options: Any
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The same on every rank, unless another model is given."""
+    """A pair that is the same on every rank, unless another model is given."""
     if model is None:
         model = seeded_net()
     optimizer = MAKERS[make](model.parameters())
@@ -195,7 +195,7 @@ def counted(level: str) -> None:
 
 
 def skipped_elsewhere() -> None:
-    """What the ranks say of it: logged in the first, so not a parameter of its own."""
+    """The ranks' words: logged in the first, so not a parameter of its own."""
     model, optimizer = together("O2", verbosity=1)
     with contextlib.redirect_stderr(io.StringIO()) as printed:
         plain(model, optimizer, OVERFLOW, "last")
@@ -233,7 +233,7 @@ def in_groups_of_a_mesh() -> None:
 
 
 def with_ignored_params() -> None:
-    """Those that DistributedDataParallel leaves to each rank."""
+    """Parameters that DistributedDataParallel leaves to each rank."""
     model, optimizer = together("O2")
     ignored = "0.bias"
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, [ignored])
@@ -325,7 +325,7 @@ def scalers_of_other_scales() -> None:
 
 
 def wrong_groups() -> None:
-    """Each is refused before anything has changed."""
+    """A wrong group is refused before anything has changed."""
     of_others = [distributed.new_group([rank]) for rank in range(distributed.get_world_size())]
     others = of_others[(here() + 1) % distributed.get_world_size()]
     cases = [

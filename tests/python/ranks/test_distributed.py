@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch ha
 
 
 def _overflow(level: str) -> None:
-    """Of the second rank alone."""
+    """The second rank alone overflows."""
     torch.manual_seed(0)
     model = Net()
     optimizer = sgd(model)

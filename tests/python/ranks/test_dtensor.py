@@ -44,7 +44,7 @@ STEPS = 5
 OVERFLOW = (2, 1)
 #: The largest difference from one process that rounding explains.
 TOLERANCE = 2e-7
-#: The same for ops in 16 bits, relative to the update; a step is a quarter of it.
+#: The largest difference for ops in 16 bits, relative to the update; a step is a quarter of it.
 RELATIVE_TOLERANCE = {"O1": 0.03, "O2": 0.03, "O4": 0.08, "O5": 0.08}
 LOW = {"O2": torch.float16, "O5": torch.bfloat16}
 adamw = functools.partial(optimizers.FusedAdamW, lr=0.01)
@@ -98,7 +98,7 @@ class FSDP:
 
 
 class TP:
-    """The same batch on each rank. Grads of the norm are partial sums."""
+    """Tensor parallelism, with the same batch on each rank. Grads of the norm are partial sums."""
 
     @staticmethod
     def shard(model: nn.Sequential, level: str = "O0") -> None:
@@ -121,7 +121,7 @@ class HSDP(FSDP):
 
 
 class PartlyHSDP(FSDP):
-    """The same for the first layer only: the mesh of the others has the ranks of both axes."""
+    """HSDP for the first layer only: the mesh of the others has the ranks of both axes."""
 
     @staticmethod
     def shard(model: nn.Sequential, level: str = "O0") -> None:
@@ -145,7 +145,7 @@ class FSDPOfTP(FSDP):
 
 
 class PartlyTP(TP):
-    """The same with a norm of plain parameters."""
+    """TP with a norm of plain parameters."""
 
     @staticmethod
     def shard(model: nn.Sequential, level: str = "O0") -> None:
@@ -386,7 +386,7 @@ def states() -> None:
         optimizer.step()
 
 
-#: Of which there are checkpoints.
+#: The levels of the checkpoints.
 RESUMED = ("O0", "O2")
 
 
@@ -424,7 +424,7 @@ class OneBatch(FSDP):
 
 
 def resume(folder: str, level: str) -> None:
-    """Of a checkpoint of other ranks."""
+    """A checkpoint of other ranks is resumed."""
     model, optimizer = trained(level, range(3, STEPS), Path(folder, level))
     steps = {state["step"].item() for state in optimizer.state.values()}
     assert steps == {4.0}, "also of a shard without elements"
@@ -472,7 +472,7 @@ def refusals() -> None:
 
 
 def batch_norms() -> None:
-    """Those that O2 keeps in float32 have a policy of their own."""
+    """Norms that O2 keeps in float32 have a policy of their own."""
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     fully_shard(model, mesh=mesh(), mp_policy=amp.fsdp_policy("O2"))
     with refused(

@@ -29,7 +29,7 @@ LEVELS = ("O0", "O1", "O2", "O5")
 
 
 def average():
-    """That of the docs."""
+    """The docs' average."""
     section = DOCS.read_text().split("## Local steps\n", 1)[1]
     names = {"torch": torch}
     exec(section.split("```python\n", 1)[1].split("```", 1)[0], names)

@@ -16,7 +16,7 @@ PROGRAM = "-m processes.restarted_training"
 
 
 def outcome(new_python, folder: Path, *killed_in: str) -> list[tuple[int, list[torch.Tensor]]]:
-    """Of each rank: the step its last start began with, and its masters."""
+    """The step that each rank's last start began with, and its masters."""
     folder.mkdir()
     command = f"{LAUNCHER} {ADDRESS} {PROGRAM}".split()
     new_python(*command, str(folder), *killed_in, PYTHONPATH=os.pathsep.join(sys.path))

@@ -262,7 +262,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_has_the_line_of_the_program(program):
-    """Of what a function of this file does."""
+    """The line is that of a function of this file."""
     owner = torchamp.Amp(linear_net(), None, "O1", verbosity=0)
     with pytest.warns(UserWarning) as seen:
         program(owner)
