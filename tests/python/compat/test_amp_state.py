@@ -187,6 +187,10 @@ def test_the_stash_pairs_masters_with_parameters(level):
     stash = optimizer._amp_stash
     assert isinstance(stash, AmpOptimizerState)
     assert stash.lazy_init_called and not stash.params_have_scaled_gradients
+    with amp.scale_loss(loss_of(model), optimizer, delay_unscale=True) as scaled_loss:
+        scaled_loss.backward()
+    assert stash.params_have_scaled_gradients == (level == "O2")  # the others scale by 1
+    optimizer.zero_grad()
     if level != "O2":
         of_its_dtype = stash.all_fp16_params if level == "O3" else stash.all_fp32_params
         assert all(a is b for a, b in zip(of_its_dtype, model.parameters()))
@@ -200,6 +204,17 @@ def test_the_stash_pairs_masters_with_parameters(level):
     assert all(a is b for a, b in zip(masters, amp.master_params(optimizer)))
     assert all(map(torch.equal, stash.fp16_groups[0], [m.half() for m in masters]))
     assert stash.fp32_from_fp32_groups == [[]]
+
+
+@pytest.mark.parametrize("name", ["_prepare_amp_backward", "_post_amp_backward"])
+def test_the_parts_of_scale_loss_say_what_to_use_instead(name):
+    model, optimizer = initialized()
+    with pytest.raises(RuntimeError) as raised:
+        getattr(optimizer, name)(*_amp_state.loss_scalers[: name == "_post_amp_backward"])
+    assert str(raised.value) == (
+        "torchamp has no _prepare_amp_backward and _post_amp_backward: use apex.amp.scale_loss"
+    )
+    del model
 
 
 def test_masters_are_restored_as_programs_do_it():

@@ -1,18 +1,16 @@
-"""`optimizer._amp_stash` and the methods beside it that programs call: when they restore masters,
-and in a scale_loss of their own."""
+"""`optimizer._amp_stash` and the methods beside it that programs call when they restore masters."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from torchamp._load import _C
 from torchamp.amp._masters import LOW_PRECISION, params_of
 from torchamp.amp._session import in_training
-from torchamp.compat.apex.amp.scaler import LossScaler
 
 
 class Stash:
@@ -24,7 +22,6 @@ class Stash:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = weakref.ref(optimizer)
-        self._backward: _C.Backward | None = None
         self._is_patched_by_program = False
 
     @property
@@ -39,41 +36,8 @@ class Stash:
 
     @property
     def params_have_scaled_gradients(self) -> bool:
-        """Whether a scale_loss, or a backward that is yet to be ended, left its grads scaled. What
-        a program sets changes nothing."""
-        return self._backward is not None or self._state.core.grads_are_scaled
-
-    @params_have_scaled_gradients.setter
-    def params_have_scaled_gradients(self, value: bool) -> None: ...
-
-    def begin_backward(self) -> None:
-        """Sets the grads of earlier backwards aside, until end_backward()."""
-        self._backward = None  # of a backward that failed: its grads are dropped
-        scaler = self._state.session.scalers[0]
-        backward = _C.Backward([self._state.core], scaler, delay_overflow_check=True)
-        with self._state.session.shards.mirrored():
-            backward.__enter__()
-        self._backward = backward
-
-    def end_backward(self, loss_scaler: LossScaler) -> None:
-        """Unscales the grads since begin_backward() and adds those that it has set aside. The scale
-        stays as it is until `loss_scaler.update_scale()`, whose result says whether to step.
-
-        Raises RuntimeError without begin_backward(), and for another scaler than the first one of
-        the optimizer's initialize.
-        """
-        backward, self._backward = self._backward, None
-        if backward is None:
-            raise RuntimeError(
-                "_post_amp_backward: expected _prepare_amp_backward() before the backward, got none"
-            )
-        if loss_scaler._core is not self._state.session.scalers[0]:
-            raise RuntimeError(
-                "_post_amp_backward: expected loss_scaler to be the first of those that initialize "
-                "made, loss_scalers[0], got another; use amp.scale_loss, which takes a loss_id"
-            )
-        with self._state.session.shards.mirrored():
-            backward.__exit__(None)
+        """Whether a scale_loss left its grads scaled."""
+        return self._state.core.grads_are_scaled
 
     @property
     def fp16_groups(self) -> list[list[torch.Tensor]]:
@@ -129,8 +93,8 @@ def attach_stash(optimizer: Any) -> None:
     stash = Stash(optimizer)
     vars(optimizer).update(
         _amp_stash=stash,
-        _prepare_amp_backward=stash.begin_backward,
-        _post_amp_backward=stash.end_backward,
+        _prepare_amp_backward=_refuse_own_scale_loss,
+        _post_amp_backward=_refuse_own_scale_loss,
         _lazy_init_maybe_master_weights=_masters_are_there,
         _amp_lazy_init=_masters_are_there,
         _master_params_to_model_params=state.core.copy_to_model,
@@ -139,3 +103,9 @@ def attach_stash(optimizer: Any) -> None:
 
 def _masters_are_there() -> None:
     """Does nothing: initialize has made the masters."""
+
+
+def _refuse_own_scale_loss(*args: Any) -> NoReturn:
+    raise RuntimeError(
+        "torchamp has no _prepare_amp_backward and _post_amp_backward: use apex.amp.scale_loss"
+    )

@@ -66,14 +66,10 @@ def convert_syncbn_model(
     norms over ranks are left alone."""
     if isinstance(module, (_InstanceNorm, nn.SyncBatchNorm, SyncBatchNorm)):
         return module
-    if isinstance(module, _BatchNorm):
-        return _converted(module, process_group, channel_last)
-    for name, child in module.named_children():
-        setattr(module, name, convert_syncbn_model(child, process_group, channel_last))
-    return module
-
-
-def _converted(module: _BatchNorm, process_group: Any, channel_last: bool) -> SyncBatchNorm:
+    if not isinstance(module, _BatchNorm):
+        for name, child in module.named_children():
+            setattr(module, name, convert_syncbn_model(child, process_group, channel_last))
+        return module
     result = SyncBatchNorm(
         module.num_features,
         module.eps,
@@ -95,17 +91,12 @@ def create_syncbn_process_group(group_size: int) -> Any:
     if group_size == 0:
         return None
     world_size = distributed.get_world_size()
-    if world_size < group_size or world_size % group_size:
+    if world_size % group_size:
         raise AssertionError(
             f"create_syncbn_process_group: expected group_size to divide the number of ranks, "
             f"{world_size}, got {group_size}"
         )
-    own = None
-    for first in range(0, world_size, group_size):
-        ranks = range(first, first + group_size)
-        group = distributed.new_group(list(ranks))
-        own = group if distributed.get_rank() in ranks else own
-    return own
+    return distributed.new_subgroups(group_size)[0]
 
 
 class _Sum(torch.autograd.Function):
