@@ -1,27 +1,7 @@
 """The rule of docs/grads.md in plain PyTorch: float32 masters that follow the events of a program.
 
-Where the rule says nothing, or leaves a choice, events raise Undetermined and change nothing:
-
-- non-finite grads under a fixed loss scale, and those that a program writes itself
-- a delay and an exception where the loss scale is 1 and there are no masters
-- a delay given optimizers whose parameters it does not reach; whom delayed overflows skip of those
-  that are given to the backward that unscales
-- whether grads are still delayed after an exception, or after another optimizer that shares a
-  parameter with one that delays, or with one that shares one, was given to a backward
-- a step or clipping of an optimizer of which a part was zeroed after an overflow, or that had no
-  grads to zero; of parameters that several step, after an overflow or with a delay of another one
-- the step of momentum, decay or averages by grads that were zeroed to zeros
-- zeroing in a block that raises; clipping optimizers that share parameters together
-- putting a parameter in a group that has grads already, or whose optimizer may not know yet that it
-  was taken out of one; whom its overflow skips where several optimizers were given to the backward
-- the grads of what was put in a group until its optimizer knows of it
-- grads that the program writes: infinite ones, delayed ones, those of strays, and for a fused
-  optimizer, unless the last backward has left them to its step
-- masters and model both written
-- the low bits of masters after a write of what the model holds, or after weights were swapped back
-  when masters had taken others over
-- closures that may be refused, or delay; torch's clipping of grads that are scaled, and of others
-- sums that 16 bits do not hold
+Where it leaves something open, which its last section lists, events raise Undetermined and change
+nothing.
 """
 
 from __future__ import annotations
