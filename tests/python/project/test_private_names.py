@@ -19,16 +19,13 @@ def defined_here() -> set[str]:
     """All names that the package defines, whatever they are of."""
     paths = {path.stem for path in PACKAGE.rglob("*")}
     nodes = [node for tree in TREES for node in ast.walk(tree)]
+    stored = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
     return (
         paths
         | {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        | {node.id for node in nodes if isinstance(node, ast.Name)}
+        | {node.id for node in stored if isinstance(node, ast.Name)}
         | {node.arg for node in nodes if isinstance(node, ast.arg)}
-        | {
-            node.attr
-            for node in nodes
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-        }
+        | {node.attr for node in stored if isinstance(node, ast.Attribute)}
     )
 
 
