@@ -64,7 +64,6 @@ def test_bases_and_constructors(name):
 
 ARGUMENTS = {
     "apex.amp.handle.AmpHandle": lambda: {"casts": None},
-    "apex.amp.scaler.LossScaler": partial(dict, loss_scale="dynamic"),
     "apex.fp16_utils.FP16Model": lambda: {"network": linear_net()},
     "apex.fp16_utils.FP16_Optimizer": lambda: {"init_optimizer": sgd(linear_net())},
     "apex.multi_tensor_apply.MultiTensorApply": partial(dict, chunk_size=16),

@@ -9,6 +9,14 @@ import torch
 from apex.amp.scaler import LossScaler
 from compat.optimizers import initialized
 
+
+@pytest.fixture
+def scaler():
+    model, optimizer = initialized()
+    yield apex.amp._amp_state.loss_scalers[0]
+    del model, optimizer
+
+
 SCALES = ["_loss_scale", "_max_loss_scale", "_min_loss_scale"]
 COUNTS = ["_scale_seq_len", "_unskipped"]
 SIXTEEN = [
@@ -19,8 +27,7 @@ SIXTEEN = [
 
 @pytest.mark.parametrize("value", SIXTEEN, ids=repr)
 @pytest.mark.parametrize("name", SCALES + COUNTS)
-def test_numbers_of_every_type_are_taken(name, value):
-    scaler = LossScaler("dynamic")
+def test_numbers_of_every_type_are_taken(name, value, scaler):
     setattr(scaler, name, value)
     taken = getattr(scaler, name)
     assert taken == 16 and type(taken) is (int if name in COUNTS else float)
@@ -31,8 +38,7 @@ REFUSED = [None, math.nan, math.inf, -1, "dynamic", [16], torch.ones(2, 3)]
 
 @pytest.mark.parametrize("value", REFUSED, ids=repr)
 @pytest.mark.parametrize("name", SCALES + COUNTS)
-def test_others_are_refused_in_one_sentence(name, value):
-    scaler = LossScaler("dynamic")
+def test_others_are_refused_in_one_sentence(name, value, scaler):
     before = getattr(scaler, name)
     if name == "_min_loss_scale" and value is None:
         return
@@ -45,29 +51,25 @@ def test_others_are_refused_in_one_sentence(name, value):
 
 
 @pytest.mark.parametrize("none", [None, 0, 0.0])
-def test_no_lower_bound(none):
-    scaler = LossScaler("dynamic", min_loss_scale=none)
+def test_no_lower_bound(none, scaler):
     assert scaler._min_loss_scale is None
     scaler._min_loss_scale = 4.0
     scaler._min_loss_scale = none
     assert scaler._min_loss_scale is None
 
 
-def test_arguments_are_taken_alike():
-    scaler = LossScaler("dynamic", np.float32(8), scale_window=2.0, max_loss_scale=torch.tensor(16))
-    assert [scaler.update_scale() for _ in range(4)] == [False] * 4
-    assert scaler.loss_scale() == 16.0 and LossScaler(torch.tensor(4.0)).loss_scale() == 4.0
-    for name in ("scale_window", "init_scale", "max_loss_scale"):
-        with pytest.raises(ValueError) as raised:
-            LossScaler("dynamic", **{name: math.nan})
-        message = f"LossScaler: expected {name} to be a finite number above 0, got nan"
-        assert str(raised.value) == message
+def test_the_other_attributes_are_readable(scaler):
+    assert scaler._scale_factor == 2.0 and scaler.dynamic and not scaler._has_overflow
+    assert scaler._overflow_buf.dtype == torch.int32 and scaler._overflow_buf.shape == (1,)
+    scaler._scale_factor = 2
+    assert scaler._scale_factor == 2
 
 
-def test_the_other_attributes_are_readable():
-    model, optimizer = initialized()
-    for scaler in (apex.amp._amp_state.loss_scalers[0], LossScaler("dynamic")):
-        assert scaler._scale_factor == 2.0 and scaler.dynamic and not scaler._has_overflow
-        assert scaler._overflow_buf.dtype == torch.int32 and scaler._overflow_buf.shape == (1,)
-        scaler._scale_factor = 2
-        assert scaler._scale_factor == 2
+def test_a_scaler_of_the_program_s_own_is_torchamp_s():
+    for options in ({}, {"min_loss_scale": 1.0}):
+        with pytest.raises(TypeError) as raised:
+            LossScaler("dynamic", **options)
+        assert str(raised.value) == (
+            "LossScaler: expected one of initialize's, _amp_state.loss_scalers, got a new one; use "
+            "torchamp.LossScaler"
+        )

@@ -70,14 +70,6 @@ CLASSES = {
         None,
         "is_active _is_active _deactivate _clear_cache verbose",
     ),
-    "apex.amp.scaler.LossScaler": (
-        "builtins.object",
-        "(loss_scale, init_scale=2.0**16, scale_factor=2.0, scale_window=2000, "
-        "min_loss_scale=None, max_loss_scale=2.0**24)",
-        "dynamic loss_scale unscale clear_overflow_state update_scale "
-        "has_fused_kernel _loss_scale _unskipped _has_overflow _overflow_buf _scale_seq_len "
-        "_min_loss_scale _max_loss_scale",
-    ),
     "apex.fp16_utils.FP16Model": ("torch.nn.Module", "(network)", "network forward"),
     "apex.fp16_utils.tofp16": ("torch.nn.Module", None, "forward"),
     "apex.fp16_utils.LossScaler": ("builtins.object", "(scale=1)", _SCALER),
@@ -97,7 +89,7 @@ CLASSES = {
     "apex.multi_tensor_apply.MultiTensorApply": (
         "builtins.object",
         "(chunk_size)",
-        "available warned chunk_size check_avail __call__",
+        "available chunk_size __call__",
     ),
     "apex.normalization.FusedLayerNorm": (
         "torch.nn.Module",

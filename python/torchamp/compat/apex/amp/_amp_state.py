@@ -15,7 +15,7 @@ from torchamp.amp._checks import Float16Models
 from torchamp.amp._session import Last, Session
 from torchamp.compat.apex.amp._properties import ChosenProperties
 from torchamp.compat.apex.amp.handle import AmpHandle
-from torchamp.compat.apex.amp.scaler import LossScaler, SessionScaler
+from torchamp.compat.apex.amp.scaler import LossScaler, scalers_of
 
 __all__ = ["AmpState", "master_params", "maybe_print", "warn_or_err"]
 
@@ -71,8 +71,7 @@ class AmpState(ModuleType):
     @property
     def loss_scalers(self) -> list[LossScaler]:
         session = _last_session()
-        own: list[LossScaler] = [SessionScaler(session, i) for i in range(len(session.scalers))]
-        return _scalers.setdefault(session, own)
+        return _scalers.setdefault(session, scalers_of(session))
 
     @property
     def handle(self) -> AmpHandle:
