@@ -324,7 +324,7 @@ def test_pip_installs_from_git(environment: Environment, repository: pathlib.Pat
 
 @pytest.fixture
 def sources() -> Iterator[pathlib.Path]:
-    """The unpacked source archive, for one test at a time, with what an earlier one has compiled."""
+    """The unpacked source archive, for one test at a time, with what an earlier one compiled."""
     with locked("sources"):
         for path in (FOLDER / "sources").glob("torchamp-*/*"):
             if path.is_file():
