@@ -21,7 +21,6 @@ def test_init_casts_what_o1_casts(handle):
     assert handle.is_active() and _amp_state.handle is handle
     assert model(x).dtype == torch.float16 and model[0].weight.dtype == torch.float32
     assert (x.half() + x).dtype == torch.float32
-    assert not handle.verbose
     handle._clear_cache()
     with amp.disable_casts():
         assert model(x).dtype == torch.float32
@@ -111,7 +110,7 @@ def test_losses_are_not_scaled_by_the_handle(handle, name):
 def test_a_handle_that_does_nothing():
     handle = amp.init(enabled=False, verbose=True)
     model, (x, _) = linear_net(), batch()
-    assert not handle.is_active() and not handle._is_active and handle.verbose
+    assert not handle.is_active() and not handle._is_active
     handle._is_active = False
     handle._clear_cache()
     handle._deactivate()

@@ -4,12 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from apex import amp
-from apex.amp._amp_state import _amp_state, maybe_print, warn_or_err
+from apex.amp._amp_state import _amp_state
 from apex.amp._initialize import applier, to_type
 from apex.amp._list_edits import follow_list_edits
 from apex.amp.lists import functional_overrides, tensor_overrides, torch_overrides
 from compat.optimizers import initialized
-from nets import overflow_at, train_step
 
 
 def test_small_submodules():
@@ -44,28 +43,17 @@ def test_chosen_properties_cannot_be_changed_in_silence():
     del model, optimizer
 
 
-# The state's functions.
+# The state.
 
 
-def test_verbosity_is_initialize_s_and_can_be_changed(caplog):
-    caplog.set_level("INFO", "torchamp")
-    model, optimizer = initialized(verbosity=1)
-    assert _amp_state.verbosity == 1
-    maybe_print("said")
-    _amp_state.verbosity = 0
-    maybe_print("not said")
-    caplog_before = len(caplog.messages)
-    with overflow_at(model[0].weight):
-        train_step(model, optimizer)
-    assert "said" in caplog.messages and len(caplog.messages) == caplog_before
-
-
-def test_warn_or_err(monkeypatch):
-    with pytest.raises(RuntimeError, match="^wrong$"):
-        warn_or_err("wrong")
-    monkeypatch.setattr(_amp_state, "hard_override", True)
-    with pytest.warns(UserWarning, match="^wrong$"):
-        warn_or_err("wrong")
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("maybe_print", "logging.info"), ("verbosity", "the argument of apex.amp.initialize")],
+)
+def test_what_the_state_lacks(name, instead):
+    with pytest.raises(AttributeError) as raised:
+        getattr(_amp_state, name)
+    assert str(raised.value) == f"torchamp has no apex.amp._amp_state.{name}: use {instead}"
 
 
 # Lists.

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from apex.amp.scaler import LossScaler
 from apex.fp16_utils import FP16_Optimizer, convert_network
 from torch import nn
 
@@ -194,11 +195,12 @@ def test_checkpoints_hold_the_masters(device):
 
 
 def test_a_checkpoint_of_apexs_loads(device):
-    class Scaler:
-        _loss_scale, _unskipped = 512.0, 7
-
+    """It holds apex's object, of a class whose attributes are properties here."""
+    scaler = LossScaler.__new__(LossScaler)
+    vars(scaler).update(_loss_scale=512.0, _unskipped=7)
     _, optimizer = make(device, **DYNAMIC)
-    optimizer.load_state_dict({**optimizer.state_dict(), "loss_scaler": Scaler()})
+    saved = pickle.loads(pickle.dumps({**optimizer.state_dict(), "loss_scaler": scaler}))
+    optimizer.load_state_dict(saved)
     assert optimizer.loss_scaler.state() == (512.0, 7)
 
 

@@ -5,13 +5,7 @@ import torch
 from torchamp.compat import _gone
 from torchamp.compat.apex import amp, fp16_utils, multi_tensor_apply, normalization, optimizers
 
-__all__ = [
-    "amp",
-    "fp16_utils",
-    "multi_tensor_apply",
-    "normalization",
-    "optimizers",
-]
+__all__ = ["amp", "fp16_utils", "multi_tensor_apply", "normalization", "optimizers"]
 
 if torch.distributed.is_available():
     from torchamp.compat.apex import parallel  # noqa: F401  as in apex, only then

@@ -23,11 +23,7 @@ FUNCTIONS = {
         "register_float_function(module, name)",
         "register_promote_function(module, name)",
     ],
-    "apex.amp._amp_state": [
-        "maybe_print(msg, rank0=False)",
-        "warn_or_err(msg)",
-        "master_params(optimizer)",
-    ],
+    "apex.amp._amp_state": ["master_params(optimizer)"],
     "apex.amp._initialize": ["to_type(dtype, t)", "applier(value, fn)"],
     "apex.amp.frontend": ["state_dict(destination=None)", "load_state_dict(state_dict)"],
     "apex.amp.handle": [
@@ -68,7 +64,7 @@ CLASSES = {
     "apex.amp.handle.AmpHandle": (
         "builtins.object",
         None,
-        "is_active _is_active _deactivate _clear_cache verbose",
+        "is_active _is_active _deactivate _clear_cache",
     ),
     "apex.fp16_utils.FP16Model": ("torch.nn.Module", "(network)", "network forward"),
     "apex.fp16_utils.tofp16": ("torch.nn.Module", None, "forward"),

@@ -17,12 +17,10 @@ def to_type(dtype: torch.dtype, t: torch.Tensor) -> torch.Tensor:
 
 def applier(value: Any, fn: Callable) -> Any:
     """`value` with `fn` applied to each tensor in it."""
-    if isinstance(value, torch.Tensor):
+    if hasattr(value, "to"):
         return fn(value)
     if isinstance(value, (str, bytes)):
         return value
-    if hasattr(value, "to"):
-        return fn(value)
     if isinstance(value, Mapping):
         return {applier(key, fn): applier(element, fn) for key, element in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -40,11 +40,11 @@ def init(
     """Casts as O1 from now on in this thread, until the handle's _deactivate(); `enabled` False
     casts nothing. allow_banned: whether functions that O1 refuses for 16-bit tensors run in float32
     instead. patch_type: the 16-bit type, as in ROCm's apex; bfloat16 casts as O4. loss_scale,
-    enable_caching: accepted; amp.initialize scales losses."""
+    enable_caching, verbose: accepted; amp.initialize scales losses."""
     if not enabled:
-        return AmpHandle(None, verbose)
+        return AmpHandle(None)
     Ban.is_lifted = allow_banned
     follow_list_edits()
     types = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    _amp_state.legacy_handle = AmpHandle(OpenCasts(types, patch_type), verbose)
+    _amp_state.legacy_handle = AmpHandle(OpenCasts(types, patch_type))
     return _amp_state.legacy_handle

@@ -23,21 +23,16 @@ globals().update(opt_levels)
 
 @functools.wraps(amp.initialize, assigned=("__doc__",))
 def initialize(models: Any, optimizers: Any = None, *args: Any, **options: Any) -> Any:
-    _refuse_fp16_optimizers(optimizers)
+    given = optimizers if isinstance(optimizers, list) else [optimizers]
+    if any(isinstance(optimizer, FP16_Optimizer) for optimizer in given):
+        raise RuntimeError(
+            "initialize: expected optimizers to be torch.optim.Optimizers, got an FP16_Optimizer, "
+            "which keeps masters and scales losses itself; pass the optimizer that it wraps"
+        )
     options.setdefault("adopt_data_writes", True)
     follow_list_edits()
     returned = amp.initialize(models, optimizers, *args, **options)
     _amp_state.forget_legacy_handle()
-    for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+    for optimizer in given:
         attach_stash(optimizer)
     return returned
-
-
-def _refuse_fp16_optimizers(optimizers: Any) -> None:
-    for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
-        if isinstance(optimizer, FP16_Optimizer):
-            raise RuntimeError(
-                "initialize: expected optimizers to be torch.optim.Optimizers, got an "
-                "FP16_Optimizer, which keeps masters and scales losses itself; pass the optimizer "
-                "that it wraps"
-            )

@@ -1,5 +1,4 @@
-"""apex.amp.handle: the contexts of apex.amp, and what amp.init returns, from before
-amp.initialize."""
+"""apex.amp.handle: the contexts of apex.amp, and what amp.init returns."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ __all__ = ["AmpHandle", "disable_casts", "scale_loss"]
 class AmpHandle:
     """Casts of O1 in this thread, until _deactivate(). Without `casts` it does nothing."""
 
-    def __init__(self, casts: OpenCasts | None, verbose: bool = False) -> None:
-        self.verbose = verbose
+    def __init__(self, casts: OpenCasts | None) -> None:
         self._casts = casts
         self._shield: Any = None
 

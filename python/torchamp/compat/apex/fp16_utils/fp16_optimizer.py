@@ -119,20 +119,16 @@ class FP16_Optimizer:  # noqa: N801  apex's name
                 "FP16_Optimizer.step: expected no closure, got one; amp.initialize with a fixed "
                 "loss_scale takes closures"
             )
-        if self.overflow:
-            self._tell(f"Overflow: step skipped, the loss scale is now {self.loss_scale}")
-            result = None
-        else:
+        result = None
+        if not self.overflow:
             self._state.refresh()
             result = self.optimizer.step()
+        elif self.verbose:
+            log(logging.INFO, f"Overflow: step skipped, the loss scale is now {self.loss_scale}")
         self._state.copy_to_model()
         self._state.end_step([self.loss_scaler])
         self.overflow = False
         return result
-
-    def _tell(self, message: str) -> None:
-        if self.verbose:
-            log(logging.INFO, message)
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2) -> Any:
         """Clips the grads of all that is stepped; returns their norm, -1 after an overflow."""
@@ -223,4 +219,5 @@ def _scaler_state(saved: Any) -> tuple[float, int]:
     """The scaler's state in a state dict: ours, or the object that apex saves."""
     if isinstance(saved, (tuple, list)):
         return saved[0], saved[1]
-    return float(saved._loss_scale), int(saved._unskipped)
+    attributes = vars(saved)  # past LossScaler's properties, as whose object it is unpickled
+    return float(attributes["_loss_scale"]), int(attributes["_unskipped"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,9 +25,12 @@ class CountsByGroup(Translated):
     #: What the last step has put there, by group.
     _shown: dict[int, Any] = {}
 
-    def _step_params(self) -> None:
-        super()._step_params()
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = super()._step(closure)
         self._show_counts(self._layout)
+        return loss
+
+    _watched_step: Callable[..., Any] = torch.optim.Optimizer.profile_hook_step(_step)
 
     def _show_counts(self, layout: Layout) -> None:
         self._shown = {}
@@ -70,10 +74,7 @@ class CountsByGroup(Translated):
         return state_dict
 
     def _translate_state(
-        self,
-        group: dict[str, Any],
-        params: list[torch.Tensor],
-        state: dict[int, dict[str, Any]],
+        self, group: dict[str, Any], params: list[torch.Tensor], state: dict[int, dict[str, Any]]
     ) -> None:
         """Makes the counts of the group and of its parameters agree: apex has the former alone,
         torch the latter."""

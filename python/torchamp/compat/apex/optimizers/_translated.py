@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,8 +13,8 @@ from torchamp.optimizers._layout import Layout
 class Translated(FusedOptimizer):
     """A fused optimizer of torchamp's that answers to apex's names.
 
-    `zero_grad()` follows `set_grad_none`, unless given an argument. Sparse grads raise
-    RuntimeError. Param groups and state dicts have apex's names, which count, beside torchamp's.
+    `zero_grad()` follows `set_grad_none`, unless given an argument. Param groups and state dicts
+    have apex's names, which count, beside torchamp's.
     """
 
     #: apex's names of a group's options, and torchamp's.
@@ -24,23 +23,8 @@ class Translated(FusedOptimizer):
     #: The default of zero_grad()'s argument.
     set_grad_none = True
 
-    #: Its step is FusedOptimizer's.
-    _steps_fused = True
-
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "set_grad_none": self.set_grad_none}
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps every parameter that has a grad; returns what the closure returned."""
-        loss = None if closure is None else closure()
-        try:
-            self._step_params()
-        except TypeError as error:
-            raise RuntimeError(str(error)) from error
-        return loss
-
-    def _step_params(self) -> None:
-        FusedOptimizer.step(self)  # not super(): torch hooks the steps of classes it has met
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Drops the grads, or fills them with zeros."""
@@ -85,10 +69,7 @@ class Translated(FusedOptimizer):
         return {**{name: current[name] for name in current if name != "step"}, **result}
 
     def _translate_state(
-        self,
-        group: dict[str, Any],
-        params: list[torch.Tensor],
-        state: dict[int, dict[str, Any]],
+        self, group: dict[str, Any], params: list[torch.Tensor], state: dict[int, dict[str, Any]]
     ) -> None:
         """What apex keeps in the group, torchamp in `state`."""
 

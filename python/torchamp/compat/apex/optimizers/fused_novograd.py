@@ -70,10 +70,7 @@ class FusedNovoGrad(CountsByGroup, optimizers.FusedNovoGrad):
         return super()._translated(group, current)
 
     def _translate_state(
-        self,
-        group: dict[str, Any],
-        params: list[torch.Tensor],
-        state: dict[int, dict[str, Any]],
+        self, group: dict[str, Any], params: list[torch.Tensor], state: dict[int, dict[str, Any]]
     ) -> None:
         super()._translate_state(group, params, state)
         norms = group.pop("exp_avg_sq", None)  # in apex: those of float16, those of float32

@@ -34,7 +34,10 @@ class FusedSGD(Translated, optimizers.FusedSGD):
         materialize_master_grads: bool = True,
         set_grad_none: bool = False,
     ) -> None:
-        params = _with_lr(params) if lr is required else params
+        if lr is required:
+            params = list(params)
+            if not all(isinstance(group, dict) and "lr" in group for group in params):
+                raise ValueError("FusedSGD: expected lr, or an lr in every group")
         super().__init__(
             params,
             0.0 if lr is required else lr,
@@ -46,11 +49,3 @@ class FusedSGD(Translated, optimizers.FusedSGD):
         )
         self.defaults["lr"] = lr
         self.set_grad_none = set_grad_none
-
-
-def _with_lr(params: Any) -> list:
-    """`params` as a list. Raises ValueError unless they are groups which each have an lr."""
-    groups = list(params)
-    if not all(isinstance(group, dict) and "lr" in group for group in groups):
-        raise ValueError("FusedSGD: expected lr, or an lr in every group")
-    return groups

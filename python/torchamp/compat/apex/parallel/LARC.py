@@ -35,17 +35,9 @@ class LARC(torch.optim.Optimizer):
         self.clip = clip
         self.eps = eps
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self.optim.param_groups
-
-    @property
-    def state(self) -> dict:
-        return self.optim.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self.optim.defaults
+    param_groups: Any = property(lambda self: self.optim.param_groups)
+    state: Any = property(lambda self: self.optim.state)
+    defaults: Any = property(lambda self: self.optim.defaults)
 
     def __getattr__(self, name: str) -> Any:
         if name == "optim":  # not there yet: while unpickled
@@ -57,9 +49,6 @@ class LARC(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-
-    def __repr__(self) -> str:
-        return f"LARC({self.optim!r})"
 
     def state_dict(self) -> dict[str, Any]:
         return self.optim.state_dict()

@@ -61,9 +61,8 @@ class SyncBatchNorm(_BatchNorm):
 def convert_syncbn_model(
     module: nn.Module, process_group: Any = None, channel_last: bool = False
 ) -> nn.Module:
-    """Replaces every batch norm in `module` by a SyncBatchNorm; returns it, or its own
-    replacement. Parameters, buffers and modes are kept; instance norms and
-    norms over ranks are left alone."""
+    """Replaces every batch norm in `module` by a SyncBatchNorm; returns it, or its replacement.
+    Parameters, buffers and modes are kept; instance norms and norms over ranks are left alone."""
     if isinstance(module, (_InstanceNorm, nn.SyncBatchNorm, SyncBatchNorm)):
         return module
     if not isinstance(module, _BatchNorm):
@@ -85,9 +84,8 @@ def convert_syncbn_model(
 
 
 def create_syncbn_process_group(group_size: int) -> Any:
-    """The group of this rank when all ranks are divided into groups of `group_size` neighbours;
-    None for 0. To be called on every rank. Raises AssertionError if that does not divide the
-    number of ranks."""
+    """This rank's group of `group_size` neighbours, which all ranks ask for; None for 0. Raises
+    AssertionError if that does not divide the number of ranks."""
     if group_size == 0:
         return None
     world_size = distributed.get_world_size()
@@ -120,32 +118,26 @@ def _normalize_over_ranks(norm: _BatchNorm, input: torch.Tensor) -> torch.Tensor
     x = input.to(torch.promote_types(input.dtype, torch.float32))
     dims = [d for d in range(x.dim()) if d != 1]
     local = x.numel() // x.shape[1]
-    sums = torch.cat([x.sum(dims), x.new_tensor([local])])
-    sums = _Sum.apply(sums, norm.process_group)
+    sums = _Sum.apply(torch.cat([x.sum(dims), x.new_tensor([local])]), norm.process_group)
     count = sums[-1].item()
     if count <= 1:
         raise ValueError("SyncBatchNorm: expected more than one value per channel, got one")
     mean = sums[:-1] / count
-    centred = x - _as_channels(mean, x)
+    by_channel = [1, -1] + [1] * (x.dim() - 2)
+    centred = x - mean.reshape(by_channel)
     var = _Sum.apply(centred.square().sum(dims), norm.process_group) / count
-    _update_running(norm, mean.detach(), var.detach(), count)
-    result = centred * _as_channels((var + norm.eps).rsqrt(), x)
+    if norm.running_mean is not None:
+        _update_running(norm, mean.detach(), var.detach(), count)
+    result = centred * (var + norm.eps).rsqrt().reshape(by_channel)
     if norm.affine:
-        result = result * _as_channels(norm.weight, x) + _as_channels(norm.bias, x)
+        result = result * norm.weight.reshape(by_channel) + norm.bias.reshape(by_channel)
     return result.to(input.dtype)
-
-
-def _as_channels(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return values.reshape([1, -1] + [1] * (like.dim() - 2))
 
 
 @torch.no_grad()
 def _update_running(norm: _BatchNorm, mean: torch.Tensor, var: torch.Tensor, count: float) -> None:
-    if norm.running_mean is None:
-        return
     norm.num_batches_tracked.add_(1)
-    momentum = norm.momentum
-    if momentum is None:
-        momentum = 1.0 / norm.num_batches_tracked.item()
+    mean_of_all = 1.0 / norm.num_batches_tracked.item()
+    momentum = mean_of_all if norm.momentum is None else norm.momentum
     norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), momentum)
     norm.running_var.lerp_((var * (count / (count - 1))).to(norm.running_var.dtype), momentum)
