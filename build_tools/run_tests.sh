@@ -30,10 +30,11 @@ lay_libraries() {
   torchvision=$(python -c 'import torch; minor = int(torch.__version__.split(".")[1])
 print("torchvision==0.%d.*" % (minor + 15))')
   python -m pip install --quiet --target build/libraries 'transformers==5.24.*' \
-    'diffusers==0.42.*' &&
+    'diffusers==0.42.*' psutil lightning-utilities &&
     python -m pip install --quiet --no-deps --target build/libraries \
-      "$torchvision" 'pytorch_optimizer==4.1.*' 'timm==1.0.*' ||
-    say "no transformers, diffusers, torchvision, pytorch_optimizer or timm: not all are trained"
+      "$torchvision" 'pytorch_optimizer==4.1.*' 'timm==1.0.*' 'accelerate==1.15.*' \
+      'pytorch-ignite==0.5.*' 'torchao==0.18.*' 'lightning==2.6.*' torchmetrics torch-ema ema-pytorch ||
+    say "not all libraries could be installed: what lacks one is not trained"
   # The index's torchvision loads beside the index's torch alone, and others import it where it is.
   PYTHONPATH=build/libraries python -c 'import torchvision' 2>/dev/null || {
     rm -rf build/libraries/torchvision*

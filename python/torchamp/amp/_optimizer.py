@@ -291,7 +291,7 @@ def states_of(
         if not isinstance(state, OptimizerSession):
             if is_disabled(listed_optimizers(function, chosen)):
                 return None
-            state_of(function, optimizer, f"optimizers[{i}]")  # raises
+            state = state_of(function, optimizer, f"optimizers[{i}]")  # raises
         session = session or state.session
         if state.session is not session:
             raise RuntimeError(

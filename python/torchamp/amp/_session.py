@@ -385,8 +385,9 @@ class OptimizerSession:
         known = self.report.flush()
         for skipped in known:
             self._report(skipped)
-        for skipped in known if limit is not None else ():
-            skipped.check_in_a_row(limit)
+        for skipped in known:
+            if limit is not None:
+                skipped.check_in_a_row(limit)
 
     def _report(self, skipped: _C.SkippedStep) -> None:
         if self.session.verbosity == 0:
@@ -415,9 +416,15 @@ def state_of(function: str, optimizer: Any, name: str = "optimizer") -> Optimize
     check_optimizer(function, optimizer, name)
     state = in_training(optimizer)
     if state is None:
+        inner = [
+            each
+            for each, value in getattr(optimizer, "__dict__", {}).items()
+            if isinstance(in_training(value), OptimizerSession)
+        ]
+        remedy = f"pass its {inner[0]}" if inner else "pass it to initialize with its model"
         raise RuntimeError(
             f"{function}: expected {name} to be an optimizer that initialize returned, got "
-            f"{type_of(optimizer)} that it did not; pass it to initialize with its model"
+            f"{type_of(optimizer)} that it did not; {remedy}"
         )
     return state
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import importlib
 import pathlib
+import sys
 import warnings
 
 import pytest
@@ -16,23 +17,25 @@ from torch import nn
 import torchamp
 from torchamp import amp
 
+pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("libraries")]
+
 DOCS = pathlib.Path(__file__).parents[3] / "docs" / "libraries.md"
 BATCHES = 4
 #: The batch whose grads overflow.
 BAD = 1
 
 
-def recipe(title: str) -> str:
-    section = DOCS.read_text().split(f"## {title}\n", 1)[1]
-    return section.split("```python\n", 1)[1].split("```", 1)[0]
+def recipe(title: str, number: int = 0) -> str:
+    section = DOCS.read_text().split(f"## {title}\n", 1)[1].split("\n## ")[0]
+    return section.split("```python\n")[1 + number].split("```", 1)[0]
 
 
-def run(title: str, package: str, **names) -> dict:
-    """The snippet's names, after it has run with `names`."""
+def run(title: str, package: str, number: int = 0, **names) -> dict:
+    """The names of a section's snippet, after it has run with `names`."""
     pytest.importorskip(package, reason=f"{package} is not installed: its recipe is not tested")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exec(compile(recipe(title), f"{DOCS.name}, {title}", "exec"), names)
+        exec(compile(recipe(title, number), f"{DOCS.name}, {title}", "exec"), names)
     return names
 
 
@@ -43,9 +46,9 @@ class Overflowing(Net):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outputs = super().forward(x)
-        if outputs.requires_grad and type(self).calls == BAD:
+        if outputs.requires_grad and Overflowing.calls == BAD:
             outputs.register_hook(lambda grad: torch.full_like(grad, torch.inf))
-        type(self).calls += 1
+        Overflowing.calls += 1
         return outputs
 
 
@@ -102,43 +105,141 @@ def test_lightning(names, tmp_path, monkeypatch):
 
 def test_accelerate(names):
     before = weight_of(names["model"])
-    scheduler = torch.optim.lr_scheduler.StepLR(names["optimizer"], 1, 0.5)
-    names = run("Accelerate", "accelerate", **names, scheduler=scheduler, precision="no")
+    names = run("Accelerate", "accelerate", **names)
     assert_trained(before, names["model"])
-    assert names["accelerator"].scaler.get_scale() == 2.0**15
+    assert_one_skip()
+
+
+def test_accelerates_own_backward_needs_no_scale_at_o5(names, monkeypatch):
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    snippet = recipe("Accelerate").replace('"O2"', '"O5"')
+    scaled = "amp.scale_loss(loss, optimizer).backward()"
+    assert scaled in snippet
+    weights = []
+    for backward in (scaled, "accelerator.backward(loss)"):
+        again = {**names, **copied(names)}
+        exec(snippet.replace(scaled, backward), again)
+        weights.append(weight_of(again["model"]))
+        amp.release(again["model"])
+    assert torch.equal(*weights)
+
+
+def copied(names: dict) -> dict:
+    """A model of the same weights that overflows nowhere, and an optimizer of it."""
+    model = Net()
+    model.load_state_dict(names["model"].state_dict())
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.01)}
+
+
+def test_accelerates_optimizer_is_told_from_the_one_that_initialize_returned(names):
+    names = run("Accelerate", "accelerate", **names)
+    message = (
+        "scale_loss: expected optimizers[0] to be an optimizer that initialize returned, got an "
+        "AcceleratedOptimizer that it did not; pass its optimizer"
+    )
+    with pytest.raises(RuntimeError) as raised:
+        amp.scale_loss(torch.ones(()), names["stepper"])
+    assert str(raised.value) == message
+
+
+def test_accelerate_over_grad_scaler(names):
+    before, model = weight_of(names["model"]), names["model"]
+    found = run("Accelerate", "accelerate", 1, precision="no")
+    accelerator = found["accelerator"]
+    scheduler = torch.optim.lr_scheduler.StepLR(names["optimizer"], 1, 0.5)
+    model, optimizer, prepared = accelerator.prepare(model, names["optimizer"], scheduler)
+    for x, target in names["loader"]:
+        optimizer.zero_grad()
+        accelerator.backward(cross_entropy(model(x), target))
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        prepared.step()
+    assert_trained(before, names["model"])
+    assert accelerator.scaler.get_scale() == 2.0**15
     assert scheduler.get_last_lr() == [0.01 * 0.5 ** (BATCHES - 1)], "the schedule ran ahead"
 
 
-def test_hugging_face_trainer(names, tmp_path):
+class Labelled(nn.Module):
+    """Returns the loss, as the Trainer's models do."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict:
+        outputs = self.net(x)
+        return {"loss": cross_entropy(outputs, labels), "logits": outputs}
+
+
+DATASET = [{"x": x, "labels": label} for seed in range(BATCHES) for x, label in zip(*batch(seed))]
+
+
+def arguments(folder: pathlib.Path, **options):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed")
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = names["model"]
-
-        def forward(self, x, labels):
-            outputs = self.net(x)
-            return {"loss": cross_entropy(outputs, labels), "logits": outputs}
-
-    args = transformers.TrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=BATCHES,
+    return transformers.TrainingArguments(
+        output_dir=str(folder),
         per_device_train_batch_size=16,
         use_cpu=True,
         report_to=[],
-        save_strategy="no",
         disable_tqdm=True,
-        optim="adamw_torch_fused",
+        **{"max_steps": BATCHES, "save_strategy": "no", **options},
     )
-    dataset = [
-        {"x": x, "labels": label} for seed in range(BATCHES) for x, label in zip(*batch(seed))
-    ]
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O4", "O5"])
+def test_the_trainer_resumes_a_run(level, tmp_path, monkeypatch):
+    """SGD, whose steps a wrong scale of the grads would change."""
+    weights = []
+    for resumes in (False, True):
+        options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+        options["gradient_accumulation_steps"] = 2
+        args = arguments(tmp_path, **options)
+        trained = "trainer.train()"
+        snippet = recipe("Hugging Face Trainer")
+        assert trained in snippet
+        if resumes:
+            again = f'trainer.train(resume_from_checkpoint="{tmp_path}/checkpoint-2")'
+            snippet = snippet.replace(trained, again)
+        torch.manual_seed(0)
+        model = Labelled(Net())
+        given = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            warnings.filterwarnings("ignore", module="(transformers|accelerate|torch).*")
+            exec(snippet, {**given, "args": args, "dataset": DATASET, "level": level})
+        weights.append(model.state_dict()["net.first.weight"])
+        amp.release(model)
+    torch.manual_seed(0)
+    plain = Labelled(Net())
+    transformers = importlib.import_module("transformers")
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.1)
+    options = {"max_steps": 4, "gradient_accumulation_steps": 2}
+    transformers.Trainer(
+        plain, arguments(tmp_path, **options), train_dataset=DATASET, optimizers=(sgd, None)
+    ).train()
+    assert torch.equal(*weights) and weights[0].dtype == torch.float32
+    precision = {"O0": 0.0, "O1": 1e-3, "O2": 1e-3}.get(level, 1e-2)
+    torch.testing.assert_close(weights[0], plain.net.first.weight, atol=precision, rtol=0)
+
+
+def test_the_trainer_skips_an_overflow(names, tmp_path):
+    optimizer = torch.optim.SGD(names["model"].parameters(), lr=0.1)
     before = weight_of(names["model"])
-    found = run("Hugging Face Trainer", "transformers", model=Model(), args=args, dataset=dataset)
+    given = {"model": Labelled(names["model"]), "optimizer": optimizer, "level": "O2"}
+    run("Hugging Face Trainer", "transformers", args=arguments(tmp_path), dataset=DATASET, **given)
     assert_trained(before, names["model"])
+    assert_one_skip()
+
+
+def test_the_trainer_over_grad_scaler(names, tmp_path):
+    args = arguments(tmp_path, optim="adamw_torch_fused")
+    before = weight_of(names["model"])
+    model = Labelled(names["model"])
+    found = run("Hugging Face Trainer", "transformers", 1, model=model, args=args, dataset=DATASET)
     trainer = found["trainer"]
+    trainer.train()
+    assert_trained(before, names["model"])
     assert trainer.accelerator.scaler.get_scale() == 2.0**15
     assert trainer.lr_scheduler.last_epoch == BATCHES - 1, "the schedule ran ahead"
 
@@ -186,7 +287,9 @@ def test_ignite_over_grad_scaler(names):
     assert scaler.get_scale() == 2.0**15
 
 
-def test_timm(names):
+def test_timm(names, monkeypatch):
+    for module in [each for each in sys.modules if each.partition(".")[0] == "timm"]:
+        monkeypatch.delitem(sys.modules, module)
     torchamp.install_as_apex()
     before = weight_of(names["model"])
     names = run("timm", "timm", **names)
