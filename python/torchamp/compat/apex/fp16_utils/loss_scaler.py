@@ -47,6 +47,8 @@ class DynamicLossScaler(LossScaler):
     """A loss scale that falls by `scale_factor` with every overflow, to 1 at the least, and rises
     by it after each `scale_window` iterations without one."""
 
+    cur_scale: float
+
     def __init__(
         self, init_scale: float = 2**32, scale_factor: float = 2.0, scale_window: int = 1000
     ) -> None:

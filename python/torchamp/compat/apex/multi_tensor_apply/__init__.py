@@ -20,7 +20,7 @@ class MultiTensorApply:
         self.chunk_size = chunk_size
 
     def __call__(
-        self, op: Callable, noop_flag_buffer: torch.Tensor, tensor_lists: list, *args: Any
+        self, op: Callable, noop_flag_buffer: torch.Tensor, tensor_lists: list[Any], *args: Any
     ) -> Any:
         """op(chunk_size, noop_flag_buffer, tensor_lists, *args)."""
         return op(self.chunk_size, noop_flag_buffer, tensor_lists, *args)

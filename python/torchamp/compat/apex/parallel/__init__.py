@@ -1,7 +1,5 @@
 """apex.parallel, on torch's own."""
 
-from __future__ import annotations
-
 from torch.distributed import ReduceOp
 
 from torchamp.compat import _gone
