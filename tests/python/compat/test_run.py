@@ -113,7 +113,7 @@ SPAWNS = """
 )
 def test_children_of_multiprocessing_are_aliased(python, write, method):
     said = python("-m", "torchamp.apex", write("train.py", SPAWNS.format(method=method)))
-    assert said.strip() == "torchamp.amp._amp"
+    assert said.startswith("torchamp.amp.")
 
 
 def test_programs_that_the_program_starts_are_aliased(python, write):
