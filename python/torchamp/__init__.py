@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torchamp import amp, ops, optimizers
 from torchamp._load import _C, __version__, build_info, cmake_prefix_path
 from torchamp.amp._amp import Amp
-from torchamp.amp._autocast import autocast
+from torchamp.amp._casts.autocast import autocast
 from torchamp.amp._grad_scaler import GradScaler
 from torchamp.amp._policy import global_policy, set_global_policy
 

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchamp import amp
 from torchamp.amp._amp import Amp
-from torchamp.amp._settings import settings_for
+from torchamp.amp._run.settings import settings_for
 
 
 class PrecisionMethods:

@@ -20,7 +20,7 @@ from torchamp.amp._amp import (
     state_dict,
     telemetry,
 )
-from torchamp.amp._autocast import (
+from torchamp.amp._casts.autocast import (
     autocast,
     bfloat16_function,
     disable_casts,
@@ -32,17 +32,17 @@ from torchamp.amp._autocast import (
     register_half_function,
     register_promote_function,
 )
-from torchamp.amp._clip import clip_grad_norm_, clip_grad_value_
 from torchamp.amp._float32_params import float32_params
 from torchamp.amp._grad_scaler import GradScaler
-from torchamp.amp._inference import AveragedModel, cast_for_inference
 from torchamp.amp._initialize import initialize
-from torchamp.amp._loss import finish, scale, scale_loss
+from torchamp.amp._model.inference import AveragedModel, cast_for_inference
+from torchamp.amp._optimizer.clip import clip_grad_norm_, clip_grad_value_
+from torchamp.amp._optimizer.loss import finish, scale, scale_loss
 from torchamp.amp._policy import LossScaleOptimizer, Policy, set_policy
-from torchamp.amp._ranks import fsdp_policy
 from torchamp.amp._release import release
-from torchamp.amp._session import Telemetry
-from torchamp.amp._settings import Level
+from torchamp.amp._run.ranks import fsdp_policy
+from torchamp.amp._run.session import Telemetry
+from torchamp.amp._run.settings import Level
 
 __all__ = [
     "AveragedModel",

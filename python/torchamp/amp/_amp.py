@@ -12,8 +12,9 @@ import torch
 from torchamp._arguments import listed, module_of
 from torchamp._load import _C
 from torchamp.amp import _checkpoint
+from torchamp.amp._casts.masters import check_optimizer, listed_optimizers, params_of
 from torchamp.amp._initialize import check_enabled, prepare
-from torchamp.amp._loss import (
+from torchamp.amp._optimizer.loss import (
     LossContext,
     PlainLoss,
     context_of,
@@ -21,13 +22,12 @@ from torchamp.amp._loss import (
     last_session,
     scaled,
 )
-from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import check_optimizer, listed_optimizers, params_of
-from torchamp.amp._optimizer import Optimizers, gates, states_of
+from torchamp.amp._optimizer.optimizer import Optimizers, gates, states_of
 from torchamp.amp._policy import Policy
-from torchamp.amp._ranks import ProcessGroups
 from torchamp.amp._release import give_back
-from torchamp.amp._session import (
+from torchamp.amp._run.loss_scalers import LossScalers
+from torchamp.amp._run.ranks import ProcessGroups
+from torchamp.amp._run.session import (
     Last,
     OptimizerSession,
     Session,
@@ -36,7 +36,7 @@ from torchamp.amp._session import (
     is_disabled,
     state_of,
 )
-from torchamp.amp._settings import Level, Overrides
+from torchamp.amp._run.settings import Level, Overrides
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -19,8 +19,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torchamp._arguments import expect, uncompiled
 from torchamp._load import _C
 from torchamp.amp import _checkpoint_checks as checks
-from torchamp.amp._ranks import are_sharded
-from torchamp.amp._session import Session
+from torchamp.amp._run.ranks import are_sharded
+from torchamp.amp._run.session import Session
 
 File = Union[str, "os.PathLike[str]", IO[bytes]]
 

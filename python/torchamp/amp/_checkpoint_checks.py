@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._masters import params_of
+from torchamp.amp._casts.masters import params_of
 from torchamp.optimizers import FusedAdam, FusedOptimizer
 
 #: The entry that identifies a checkpoint, with its format's version.

@@ -10,12 +10,12 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torchamp._arguments import expect, type_of, uncompiled
 from torchamp._load import _C
 from torchamp._shards import shard_of
-from torchamp.amp._autocast import lasting_casts
-from torchamp.amp._cast import Float32Parts
-from torchamp.amp._masters import LOW_PRECISION, is_left_alone, params_of
-from torchamp.amp._model import AmpModel
-from torchamp.amp._session import in_training
-from torchamp.amp._settings import Settings
+from torchamp.amp._casts.autocast import lasting_casts
+from torchamp.amp._casts.cast import Float32Parts
+from torchamp.amp._casts.masters import LOW_PRECISION, is_left_alone, params_of
+from torchamp.amp._model.model import AmpModel
+from torchamp.amp._run.session import in_training
+from torchamp.amp._run.settings import Settings
 
 
 def as_list(argument: str, value: Any, kind: type) -> list:

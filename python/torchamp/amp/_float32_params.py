@@ -9,7 +9,7 @@ import torch
 
 from torchamp._load import _C
 from torchamp.amp._release import cast_without_master, session_of
-from torchamp.amp._session import Session
+from torchamp.amp._run.session import Session
 
 
 def float32_params(

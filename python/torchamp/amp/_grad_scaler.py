@@ -13,10 +13,10 @@ from torchamp import ops
 from torchamp._arguments import expect, is_number, with_hints
 from torchamp._load import _C
 from torchamp._shards import Shards, is_flattened, mesh_groups_of, shard_of
-from torchamp.amp._autocast import is_missing
-from torchamp.amp._masters import LOW_PRECISION, check_optimizer, params_of
-from torchamp.amp._optimizer import FUSED_IN_TORCH, can_skip_on_device
-from torchamp.amp._ranks import ProcessGroups, agreement_over, groups_of
+from torchamp.amp._casts.autocast import is_missing
+from torchamp.amp._casts.masters import LOW_PRECISION, check_optimizer, params_of
+from torchamp.amp._optimizer.optimizer import FUSED_IN_TORCH, can_skip_on_device
+from torchamp.amp._run.ranks import ProcessGroups, agreement_over, groups_of
 
 #: Where growth ends: the largest power of two in float32.
 _MAX_SCALE = 2.0**127

@@ -15,7 +15,7 @@ from torchamp._arguments import is_boolean
 from torchamp._load import _C
 from torchamp._logging import log, warn
 from torchamp.amp import _checks
-from torchamp.amp._cast import (
+from torchamp.amp._casts.cast import (
     Float32Parts,
     buffers_to_cast,
     cast_model,
@@ -23,19 +23,14 @@ from torchamp.amp._cast import (
     rules_of,
     stays_float32,
 )
-from torchamp.amp._masters import (
-    LOW_PRECISION,
-    hook_state_dict,
-    let_models_be_exported,
-    listed_optimizers,
-    params_of,
-)
-from torchamp.amp._model import adopt_model
-from torchamp.amp._optimizer import adopt_optimizer, inner_of, steps_fused
+from torchamp.amp._casts.masters import LOW_PRECISION, listed_optimizers, params_of
+from torchamp.amp._model.model import adopt_model
+from torchamp.amp._model.state_dict import hook_state_dict, let_models_be_exported
+from torchamp.amp._optimizer.optimizer import adopt_optimizer, inner_of, steps_fused
 from torchamp.amp._policy import Policy, is_marked, level_and_overrides
-from torchamp.amp._ranks import ProcessGroups, check_dtensors, check_flattened, groups_of
-from torchamp.amp._session import Last, Session
-from torchamp.amp._settings import (
+from torchamp.amp._run.ranks import ProcessGroups, check_dtensors, check_flattened, groups_of
+from torchamp.amp._run.session import Last, Session
+from torchamp.amp._run.settings import (
     DESCRIPTIONS,
     IN_BFLOAT16,
     Level,

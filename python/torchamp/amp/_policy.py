@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from torchamp._arguments import expect, module_of, with_hints
+from torchamp.amp._casts.masters import mastered
 from torchamp.amp._grad_scaler import GradScaler
-from torchamp.amp._masters import mastered
 
 _LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
     "float32": ("O0", {}),

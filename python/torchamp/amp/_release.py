@@ -9,11 +9,12 @@ import torch
 
 from torchamp._arguments import listed, type_of, uncompiled
 from torchamp._load import _C
-from torchamp.amp._masters import fit_states, mastered, may_be_cast
-from torchamp.amp._model import AmpModel
-from torchamp.amp._optimizer import gates, inner_of
-from torchamp.amp._session import Session
-from torchamp.amp._swap_class import is_as_swapped, restore
+from torchamp.amp._casts.masters import mastered, may_be_cast
+from torchamp.amp._model.model import AmpModel
+from torchamp.amp._model.swap_class import is_as_swapped, restore
+from torchamp.amp._optimizer.optimizer import gates, inner_of
+from torchamp.amp._optimizer.states import fit_states
+from torchamp.amp._run.session import Session
 from torchamp.optimizers import FusedOptimizer
 
 

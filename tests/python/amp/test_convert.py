@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 
-from torchamp.amp._model import convert
+from torchamp.amp._model.conversion import convert
 
 F16 = torch.float16
 X = torch.ones(2)

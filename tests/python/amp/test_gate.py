@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from torchamp import amp, optimizers
 from torchamp._load import _C
-from torchamp.amp import _gate
+from torchamp.amp._optimizer import gate as _gate
 
 Optimizer, SGD, FusedSGD = torch.optim.Optimizer, torch.optim.SGD, optimizers.FusedSGD
 torchs_fused = functools.partial(SGD, fused=True)

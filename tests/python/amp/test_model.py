@@ -11,7 +11,7 @@ from nets import Net, batch, initialized, linear_net, loss_of, train_step
 from torch import nn
 
 from torchamp import amp
-from torchamp.amp._model import AmpModel
+from torchamp.amp._model.model import AmpModel
 
 LEVELS = ["O0", "O1", "O2", "O3", "O5"]
 

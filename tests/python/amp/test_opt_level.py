@@ -7,7 +7,7 @@ import torch
 from nets import initialized
 
 from torchamp import Amp, amp
-from torchamp.amp._settings import settings_for
+from torchamp.amp._run.settings import settings_for
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 COLUMNS = ("cast_model_type", "autocast_type", "keep_batchnorm_fp32", "master_weights")

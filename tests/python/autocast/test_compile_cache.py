@@ -12,7 +12,7 @@ from nets import in_thread, initialized, linear_net
 from processes.forked import output_of
 
 from torchamp import amp
-from torchamp.amp import _autocast
+from torchamp.amp._casts import autocast as _autocast
 
 LEVELS = {"O1": torch.float16, "O4": torch.bfloat16}
 X, WEIGHT = torch.linspace(-1, 1, 32).reshape(4, 8), torch.ones(8, 8)

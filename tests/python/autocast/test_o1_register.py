@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from torchamp import amp
-from torchamp.amp import _autocast
+from torchamp.amp._casts import autocast as _autocast
 
 BANNED = (
     "binary_cross_entropy: expected float32 tensors, got 16-bit ones, whose gradients may overflow "

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import pathlib
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -115,6 +116,35 @@ def test_another_user_of_the_tools_is_found(tmp_path: pathlib.Path) -> None:
     (package / "_tools" / "report.py").write_text("from torchamp._tools import watch")
     (package / "_core.py").write_text("def f():\n    from torchamp._tools.watch import Op")
     assert users_of_tools(graph_of(package)) == {"torchamp._core"}
+
+
+HACKING = pathlib.Path(__file__).parents[3] / "HACKING.md"
+#: The rooms of amp that each room may import, in the table's order: from below to above.
+MAY_IMPORT = {
+    room: set(re.findall(r"`(\w+)`", cell))
+    for room, cell in re.findall(
+        r"^\| `(_\w+)` \| .* \| ([^|]*) \|$",
+        HACKING.read_text(encoding="utf-8").partition("| may import |")[2].partition("\n\n")[0],
+        re.MULTILINE,
+    )
+}
+
+
+def room_of(module: str) -> str | None:
+    """The room of amp that it is in; "" in amp itself; None elsewhere."""
+    name = module.removeprefix("torchamp.amp.")
+    return None if name == module else name.partition(".")[0] if "." in name else ""
+
+
+def test_a_room_of_amp_imports_what_the_table_says() -> None:
+    imported: dict[str, set[str]] = {}
+    for importer, targets in graph_of(pathlib.Path(torchamp.__file__).parent).items():
+        if room := room_of(importer):
+            rooms = {found for target in targets if (found := room_of(target)) is not None}
+            imported.setdefault(room, set()).update(rooms - {room})
+    assert imported == MAY_IMPORT
+    for number, room in enumerate(MAY_IMPORT):
+        assert MAY_IMPORT[room] <= set([*MAY_IMPORT][:number])
 
 
 def test_an_import_does_not_bring_the_compiler_of_graphs(new_python) -> None:

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 SOURCES = ROOT / "csrc"
 ROW = re.compile(r"^\| `([\w/]+)` \| (.*) \| ([^|]*) \|$", re.MULTILINE)
 TABLE = (ROOT / "HACKING.md").read_text(encoding="utf-8").partition("| may include |")[2]
-TABLE = TABLE.partition("\n#")[0]
+TABLE = TABLE.partition("\n\n")[0]
 
 #: The folders that each folder may include, in the table's order: from below to above.
 MAY_INCLUDE = {room: re.findall(r"`([\w/]+)`", cell) for room, _, cell in ROW.findall(TABLE)}

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from torchamp import amp, optimizers
-from torchamp.amp import _settings, initialize
+from torchamp.amp import initialize
+from torchamp.amp._run import settings as _settings
 
 PROGRAM = pathlib.Path(__file__).with_name("typed_program.py")
 

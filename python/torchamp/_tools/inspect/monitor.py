@@ -14,7 +14,7 @@ import torch
 
 from torchamp._arguments import expect, takes
 from torchamp._load import _C
-from torchamp.amp._session import state_of
+from torchamp.amp._run.session import state_of
 
 
 class ScalarWriter(Protocol):

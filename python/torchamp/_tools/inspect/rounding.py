@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from torchamp._tools.inspect.iteration import LossFunction, Outcome, copied, run_iteration
-from torchamp.amp._cast import NONE, buffers_to_cast
+from torchamp.amp._casts.cast import NONE, buffers_to_cast
 
 
 def written_buffers(model: torch.nn.Module, written: list[str]) -> Iterator[tuple[str, str]]:

@@ -35,7 +35,7 @@ from torchamp._tools.inspect.ranges import (
 from torchamp._tools.inspect.rounding import Rounding, written_buffers
 from torchamp._tools.inspect.watch import Op, floating, is_finite
 from torchamp.amp._amp import Amp
-from torchamp.amp._settings import DESCRIPTIONS, settings_for
+from torchamp.amp._run.settings import DESCRIPTIONS, settings_for
 
 _PROPERTIES = {level: settings_for(level).properties for level in DESCRIPTIONS if level != "O0"}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchamp.amp import master_params
 from torchamp.amp._checks import Float16Models
-from torchamp.amp._session import Last, Session
+from torchamp.amp._run.session import Last, Session
 from torchamp.compat import _gone
 from torchamp.compat.apex.amp._properties import ChosenProperties
 from torchamp.compat.apex.amp.handle import AmpHandle

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from torchamp.amp import float_function, half_function, promote_function
-from torchamp.amp._autocast import OPEN, Ban, Patch, shield
+from torchamp.amp._casts.autocast import OPEN, Ban, Patch, shield
 from torchamp.compat.apex.amp.lists import functional_overrides, tensor_overrides, torch_overrides
 
 

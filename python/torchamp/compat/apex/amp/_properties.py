@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchamp.amp._settings import Settings
+from torchamp.amp._run.settings import Settings
 
 
 class ChosenProperties:

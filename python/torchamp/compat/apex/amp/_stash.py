@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import torch
 
 from torchamp._load import _C
-from torchamp.amp._masters import LOW_PRECISION, params_of
-from torchamp.amp._session import in_training
+from torchamp.amp._casts.masters import LOW_PRECISION, params_of
+from torchamp.amp._run.session import in_training
 
 
 class Stash:

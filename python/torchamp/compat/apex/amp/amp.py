@@ -12,7 +12,7 @@ from torchamp.amp import (
     register_half_function,
     register_promote_function,
 )
-from torchamp.amp._autocast import Ban, OpenCasts
+from torchamp.amp._casts.autocast import Ban, OpenCasts
 from torchamp.compat.apex.amp._amp_state import _amp_state
 from torchamp.compat.apex.amp._list_edits import follow_list_edits
 from torchamp.compat.apex.amp.handle import AmpHandle

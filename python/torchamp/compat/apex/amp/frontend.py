@@ -7,7 +7,7 @@ from typing import Any
 
 from torchamp import amp
 from torchamp.amp import load_state_dict, state_dict
-from torchamp.amp._settings import DESCRIPTIONS
+from torchamp.amp._run.settings import DESCRIPTIONS
 from torchamp.compat.apex.amp._amp_state import _amp_state
 from torchamp.compat.apex.amp._list_edits import follow_list_edits
 from torchamp.compat.apex.amp._stash import attach_stash

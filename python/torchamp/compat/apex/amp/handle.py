@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from torchamp._load import _C
 from torchamp.amp import disable_casts, scale_loss
-from torchamp.amp._autocast import Ban, OpenCasts
+from torchamp.amp._casts.autocast import Ban, OpenCasts
 from torchamp.compat import _gone
 
 __all__ = ["AmpHandle", "disable_casts", "scale_loss"]

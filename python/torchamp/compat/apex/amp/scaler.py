@@ -11,7 +11,7 @@ import torch
 
 from torchamp import ops
 from torchamp._load import _C
-from torchamp.amp._session import Session
+from torchamp.amp._run.session import Session
 
 __all__ = ["LossScaler"]
 

@@ -11,7 +11,7 @@ import torch
 from torchamp import LossScaler, ops
 from torchamp._load import _C
 from torchamp._logging import log
-from torchamp.amp._masters import LOW_PRECISION, params_of
+from torchamp.amp._casts.masters import LOW_PRECISION, params_of
 
 __all__ = ["FP16_Optimizer"]
 

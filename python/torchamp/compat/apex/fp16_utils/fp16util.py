@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_norm_ as clip_grad_norm
 
 from torchamp import ops
-from torchamp.amp._cast import cast_own_tensors
+from torchamp.amp._casts.cast import cast_own_tensors
 
 __all__ = [
     "BN_convert_float",

@@ -14,20 +14,12 @@ from torchamp._arguments import listed
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp._shards import shard_of
-from torchamp.amp._closures import closure_of, with_closure
-from torchamp.amp._gate import Gates, given_around, note_inner
-from torchamp.amp._loans import lend_to_method
-from torchamp.amp._masters import (
-    LOW_PRECISION,
-    fit_states,
-    is_scalar_state,
-    keeps_wide_sums,
-    listed_optimizers,
-    made_narrow,
-    mastered,
-    params_of,
-)
-from torchamp.amp._session import (
+from torchamp.amp._casts.masters import LOW_PRECISION, listed_optimizers, mastered, params_of
+from torchamp.amp._optimizer.closures import closure_of, with_closure
+from torchamp.amp._optimizer.gate import Gates, given_around, note_inner
+from torchamp.amp._optimizer.loans import lend_to_method
+from torchamp.amp._optimizer.states import fit_states, is_scalar_state, keeps_wide_sums, made_narrow
+from torchamp.amp._run.session import (
     Last,
     OptimizerSession,
     Session,

@@ -13,8 +13,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from torchamp._logging import log
-from torchamp.amp._cast import described
-from torchamp.amp._masters import LOW_PRECISION
+from torchamp.amp._casts.explain import described
+from torchamp.amp._casts.masters import LOW_PRECISION
 
 _FOUND = (
     "loss not finite: the first tensor that is not is {}; amp.preflight, before initialize, shows "

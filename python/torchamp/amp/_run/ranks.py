@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchamp._load import _C
 from torchamp._shards import is_dtensor, is_flattened
-from torchamp.amp._masters import LOW_PRECISION, mastered, params_of
-from torchamp.amp._settings import Settings, settings_for
+from torchamp.amp._casts.masters import LOW_PRECISION, mastered, params_of
+from torchamp.amp._run.settings import Settings, settings_for
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy

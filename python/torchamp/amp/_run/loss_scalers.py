@@ -11,7 +11,7 @@ import torch
 from torchamp import ops
 from torchamp._arguments import expect
 from torchamp._load import _C
-from torchamp.amp._settings import Settings
+from torchamp.amp._run.settings import Settings
 
 _KEY = "loss_scaler"
 

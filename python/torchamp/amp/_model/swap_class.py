@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
-from torchamp.amp._masters import float32_of, may_be_cast, unhook_state_dict
+from torchamp.amp._casts.masters import may_be_cast
+from torchamp.amp._model.state_dict import float32_of, unhook_state_dict
 
 
 class SwappedType(type):

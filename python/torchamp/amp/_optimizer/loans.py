@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchamp._load import _C
-from torchamp.amp._session import OptimizerSession
+from torchamp.amp._run.session import OptimizerSession
 
 
 class _BeginsInTorch(TorchFunctionMode):

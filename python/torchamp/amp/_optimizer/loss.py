@@ -11,10 +11,10 @@ import torch
 from torchamp._arguments import expect, is_boolean, type_of
 from torchamp._load import _C
 from torchamp._logging import warn
-from torchamp.amp._cast import explain_backward, explain_change
-from torchamp.amp._optimizer import Optimizers, states_of
-from torchamp.amp._ranks import leave_unsynced
-from torchamp.amp._session import Last, OptimizerSession, Session
+from torchamp.amp._casts.explain import explain_backward, explain_change
+from torchamp.amp._optimizer.optimizer import Optimizers, states_of
+from torchamp.amp._run.ranks import leave_unsynced
+from torchamp.amp._run.session import Last, OptimizerSession, Session
 
 
 class LossContext(Protocol):

@@ -10,9 +10,10 @@ from torch.optim import swa_utils
 
 from torchamp._arguments import expect, module_of, with_hints
 from torchamp._shards import is_dtensor
-from torchamp.amp._cast import cast_model
-from torchamp.amp._masters import LOW_PRECISION, float32_of
-from torchamp.amp._model import AmpModel, adopt
+from torchamp.amp._casts.cast import cast_model
+from torchamp.amp._casts.masters import LOW_PRECISION
+from torchamp.amp._model.model import AmpModel, adopt
+from torchamp.amp._model.state_dict import float32_of
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 

@@ -13,7 +13,7 @@ import torch
 
 from torchamp._arguments import hint_on, is_boolean, is_number
 from torchamp._load import _C
-from torchamp.amp._cast import Rule, rules_of
+from torchamp.amp._casts.cast import Rule, rules_of
 
 #: The opt levels that initialize takes.
 Level = Literal["O0", "O1", "O2", "O3", "O4", "O5"]

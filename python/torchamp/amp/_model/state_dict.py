@@ -1,161 +1,19 @@
-"""Stage 3: keep masters. Which parameters have one, how others find it, and state dicts of the
-model that come from masters and reach them."""
+"""State dicts and copies of a model, which come from masters and reach them."""
 
 from __future__ import annotations
 
 import functools
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import torch
-from torch._subclasses import FakeTensor, meta_utils
+from torch._subclasses import meta_utils
 from torch.utils.hooks import RemovableHandle
 
-from torchamp._arguments import expect, listed
 from torchamp._load import _C
-from torchamp._logging import warn
-from torchamp._shards import shard_of
-from torchamp.optimizers import FusedOptimizer
-
-LOW_PRECISION = (torch.float16, torch.bfloat16)
-
-
-def is_left_alone(tensor: torch.Tensor) -> bool:
-    """Whether it is a frozen tensor of a class that keeps its elements elsewhere, as those of
-    quantized bases do. It stays as it is at every level."""
-    dispatch = type(tensor).__torch_dispatch__
-    has_own = dispatch is not torch.Tensor.__torch_dispatch__ and not isinstance(tensor, FakeTensor)
-    may_be = has_own and not tensor.requires_grad and tensor.layout is torch.strided
-    return may_be and not _C.has_memory(shard_of(tensor))
-
-
-def may_be_cast(tensor: torch.Tensor) -> bool:
-    """Whether initialize may have given it its 16 bits."""
-    return tensor.dtype in LOW_PRECISION and not is_left_alone(tensor)
-
-
-def mastered(model_param: torch.Tensor) -> _C.Param | None:
-    """The Param of a model's tensor that has a master of its own; None if it has none."""
-    found = _C.param_of(model_param)
-    return found if found is not None and found.has_master else None
-
-
-def check_optimizer(function: str, optimizer: Any, name: str = "optimizer") -> None:
-    """Raises TypeError, which names the function and the argument, unless it has parameters in
-    groups, as a torch.optim.Optimizer has."""
-    has_params = isinstance(optimizer, (torch.nn.Module, torch.Tensor))
-    if has_params:
-        remedy = "pass the optimizer that trains it"
-    else:
-        is_some = isinstance(optimizer, Iterable) and not isinstance(optimizer, str)
-        remedy = "pass the optimizer itself" if is_some else ""
-    is_right = hasattr(optimizer, "param_groups")
-    expect(is_right, function, name, "a torch.optim.Optimizer", optimizer, remedy)
-
-
-def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
-    """Every tensor in the optimizers' groups, in order."""
-    return [
-        param
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for param in group["params"]
-    ]
-
-
-def listed_optimizers(function: str, values: Any, name: str = "optimizers") -> list:
-    """Optimizers, or one, as a list. Raises TypeError, which names the function and the argument,
-    for anything else."""
-    chosen = listed(function, name, values)
-    for i, optimizer in enumerate(chosen):
-        check_optimizer(function, optimizer, f"{name}[{i}]")
-    return chosen
-
-
-def fit_states(optimizer: torch.optim.Optimizer, params: Iterable[torch.Tensor]) -> None:
-    """Gives the states of those of `params` that were cast, and have no master, the dtype that the
-    optimizer's load_state_dict() gives them, except for wide sums."""
-    keeps_wide = keeps_wide_sums(optimizer)
-    for param in params:
-        fitted = {
-            name: value.to(param.dtype)
-            for name, value in _fitting_states(optimizer, param)
-            if value.dtype != param.dtype
-            and (not keeps_wide or value.element_size() < param.element_size())
-        }
-        if fitted:
-            optimizer.state[param] = {**optimizer.state[param], **fitted}
-
-
-def keeps_wide_sums(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it is torch's Adagrad, which, unless fused, has float32 sums of 16-bit parameters."""
-    is_adagrad = isinstance(optimizer, torch.optim.Adagrad)
-    return is_adagrad and not any(group.get("fused") for group in optimizer.param_groups)
-
-
-def is_scalar_state(value: torch.Tensor, param: torch.Tensor) -> bool:
-    """Whether it is one number for the whole parameter, as NAdam's product of momenta is, which
-    torch computes in float32."""
-    return value.dim() == 0 < param.dim()
-
-
-def narrow_states(
-    optimizers: Iterable[torch.optim.Optimizer], params: Iterable[torch.Tensor]
-) -> list[torch.Tensor]:
-    """The 16-bit states of those of `params` that have no master."""
-    every = list(params)
-    return [
-        value
-        for optimizer in optimizers
-        for param in every
-        for _, value in _fitting_states(optimizer, param)
-        if value.dtype in LOW_PRECISION
-    ]
-
-
-def made_narrow(states: dict[Any, Any]) -> Iterator[str]:
-    """The names of the 16-bit states of parameters with masters. After a step, they are those that
-    the step has made so, of float32 parameters."""
-    for param, state in states.items():
-        if isinstance(state, dict) and isinstance(param, torch.Tensor) and mastered(param):
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION:
-                    yield name
-
-
-def _fitting_states(
-    optimizer: torch.optim.Optimizer, param: torch.Tensor
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """The states, by name, that are to have their parameter's dtype."""
-    state: Any = optimizer.state.get(param)
-    is_plain = isinstance(state, dict) and mastered(param) is None
-    if not is_plain or isinstance(optimizer, FusedOptimizer):
-        return
-    for name, value in state.items():
-        is_tensor = isinstance(value, torch.Tensor) and name != "step"
-        if not is_tensor or is_scalar_state(value, param):
-            continue
-        if value.dtype in (*LOW_PRECISION, torch.float32):
-            yield name, value
-
-
-def tell_copies(states: Any) -> None:
-    """Warns of an optimizer whose parameters have 16 bits, and their states 32: a copy, without its
-    model, of one that initialize returned."""
-    for param, state in states.items() if isinstance(states, dict) else ():
-        is_narrow = isinstance(param, torch.Tensor) and param.dtype in LOW_PRECISION
-        values = state.values() if is_narrow and isinstance(state, dict) else ()
-        if any(isinstance(v, torch.Tensor) and v.shape == param.shape for v in values) and all(
-            v.dtype == torch.float32 for v in values if isinstance(v, torch.Tensor)
-        ):
-            warn(
-                "step: expected an optimizer that initialize returned, got one that steps "
-                "parameters of 16 bits by states of 32, as a copy without its model does; copy "
-                "both: copy.deepcopy((model, optimizer)) gives them in float32"
-            )
-            return
+from torchamp.amp._casts.masters import LOW_PRECISION, mastered, may_be_cast
 
 
 class _Given:

@@ -21,8 +21,8 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from torchamp._load import _C
-from torchamp.amp._masters import tell_copies
-from torchamp.amp._session import OptimizerSession, in_training
+from torchamp.amp._optimizer.states import tell_copies
+from torchamp.amp._run.session import OptimizerSession, in_training
 from torchamp.optimizers import FusedOptimizer
 
 #: What is called instead of a method, with the optimizer and the call of the method.

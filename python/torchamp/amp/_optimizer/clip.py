@@ -12,9 +12,9 @@ from torch import distributed
 from torchamp._arguments import expect, is_number
 from torchamp._load import _C
 from torchamp._shards import counted_elsewhere, mesh_groups_of
-from torchamp.amp._masters import listed_optimizers, params_of
-from torchamp.amp._optimizer import Optimizers, states_of
-from torchamp.amp._session import OptimizerSession
+from torchamp.amp._casts.masters import listed_optimizers, params_of
+from torchamp.amp._optimizer.optimizer import Optimizers, states_of
+from torchamp.amp._run.session import OptimizerSession
 
 
 def clip_grad_norm_(

@@ -16,13 +16,13 @@ from torchamp._arguments import type_of
 from torchamp._load import _C
 from torchamp._logging import log, warn
 from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
-from torchamp.amp._autocast import OpenCasts, lasting_casts
-from torchamp.amp._loss_scalers import LossScalers
-from torchamp.amp._masters import LOW_PRECISION, check_optimizer, params_of
-from torchamp.amp._nonfinite import FirstNonfinite
-from torchamp.amp._ranks import DataParallel, agreement_over, are_sharded
-from torchamp.amp._settings import Settings
-from torchamp.amp._unseen_steps import UnseenSteps
+from torchamp.amp._casts.autocast import OpenCasts, lasting_casts
+from torchamp.amp._casts.masters import LOW_PRECISION, check_optimizer, params_of
+from torchamp.amp._casts.nonfinite import FirstNonfinite
+from torchamp.amp._run.loss_scalers import LossScalers
+from torchamp.amp._run.ranks import DataParallel, agreement_over, are_sharded
+from torchamp.amp._run.settings import Settings
+from torchamp.amp._run.unseen_steps import UnseenSteps
 
 
 class Session:

@@ -1,0 +1,1 @@
+"""Stage 2: the models that initialize returns."""

@@ -1,0 +1,1 @@
+"""Stages 4 to 7: losses, steps and clipping."""
