@@ -35,7 +35,7 @@ void unscale(const at::Tensor& scaled_grad, const at::Tensor& master_grad, int64
 void update_scale(const at::Tensor& loss_scale, const at::Tensor& growth_tracker,
                   const at::Tensor& found_inf, const ScaleUpdate::Rule& rule);
 
-/// Of a ClipFactors, all but `norms` and `factors` are written.
+/// Writes all of a ClipFactors but `norms` and `factors`.
 void clip_factors(at::TensorList norms, at::TensorList factors, double max_norm,
                   const at::Tensor& norm, const at::Tensor& coefficient, at::TensorList clipped);
 /// Writes the outcome of a Report, such as kClean, and the scale, float32 scalars.

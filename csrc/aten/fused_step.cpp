@@ -30,7 +30,7 @@ struct Element {
   Tensor update_norm;
   Tensor norm_average;
 
-  /// Of a moment's bias, if the hyperparameters want that.
+  /// The correction of a moment's bias, if the hyperparameters want that.
   Tensor correction(const Tensor& beta) const {
     const Tensor corrected = at::pow(beta, step).neg().add(1);
     return at::where(hyper.bias_correction.ne(0), corrected, at::ones_like(beta));
@@ -83,7 +83,7 @@ void step(Element<Momentum>& e) {
   step_sgd(e);
 }
 
-/// Of a new grad in the first moment.
+/// The weight of a new grad in the first moment.
 template <class Hyper>
 Tensor share_of_grad(const Hyper& hyper) {
   const Tensor& beta1 = hyper.beta1;

@@ -13,7 +13,7 @@ using at::Tensor;
 
 constexpr int64_t kUint32 = 0xffffffff;
 
-/// Of numbers of 32 bits in int64.
+/// A hash of numbers of 32 bits in int64.
 Tensor mixed(const Tensor& number) {
   const auto shaken = [](const Tensor& x, int64_t shift) {
     return x.bitwise_xor(x.bitwise_right_shift(shift));

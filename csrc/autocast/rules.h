@@ -47,7 +47,7 @@ using Rule = void (*)(const Call&);
 using LowPrecision = std::optional<c10::ScalarType> (*)(c10::DeviceType);
 
 void to_low_precision(const Call& call);
-/// Of lstm, gru, rnn_tanh and rnn_relu: weights that are cast get memory as cuDNN wants it.
+/// Casts lstm, gru, rnn_tanh and rnn_relu: their weights get memory as cuDNN wants it.
 void to_bfloat16_in_one_piece(const Call& call);
 void to_float32(const Call& call);
 void to_widest(const Call& call);

@@ -71,7 +71,7 @@ struct ToWidest {
   static bool casts(const Arguments& arguments) { return arguments.types.are_mixed(); }
 };
 
-/// Of ops that promote their arguments, and whose derivatives do: on CUDA without copies.
+/// The rule of ops that promote their arguments, and whose derivatives do: on CUDA without copies.
 struct PromotesToWidest {
   static bool casts(const Arguments& arguments) { return arguments.types.are_promoted_to_16_bit(); }
 };

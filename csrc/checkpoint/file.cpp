@@ -26,7 +26,7 @@ namespace {
 /// torch's names of the zip's records: data.pkl, data/0, data/1, …
 constexpr const char* kData = "data";
 
-/// Of a record, in bytes: a file's name at most, and torch's padding to multiples of 64.
+/// The bytes of a record's header: a file's name at most, and torch's padding to multiples of 64.
 constexpr size_t kLongestHeader = 1024;
 
 uint16_t number_at(const std::string& bytes, size_t offset) {

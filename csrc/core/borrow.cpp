@@ -20,7 +20,7 @@ void take_contents(const Tensor& tensor, const Tensor& of) {
 
 }  // namespace
 
-/// Of the params: float32 where the next step uses them, 16-bit ones cast in one launch.
+/// The params' grads: float32 where the next step uses them, 16-bit ones cast in one launch.
 std::vector<Tensor> Borrow::lent_grads() const {
   std::vector<Tensor> grads, narrow, wide;
   for (const auto& param : params_) {

@@ -14,7 +14,7 @@ enum class LentGrads : uint8_t { kStep, kUsable, kNone };
 
 /// Exchanges the contents of parameters for those of their masters, so that an optimizer which
 /// holds the parameters steps the masters. Identity, attributes, autograd's hooks and views stay.
-/// Those without a master, and those that are borrowed already, stay as they are.
+/// Parameters without a master, or borrowed already, stay as they are.
 class TORCHAMP_API Borrow {
  public:
   Borrow(ParamList params, LentGrads grads) : params_(std::move(params)), grads_(grads) {}

@@ -212,7 +212,7 @@ bool Grad::notice(bool shows) {
   return has_master() && !is_scaled ? notice_both(shows) : notice_model();
 }
 
-/// Of parameters without master, and of grads that are still scaled.
+/// For parameters without master, and grads that are still scaled.
 bool Grad::notice_model() {
   const Tensor& grad = grad_of(model_);
   if (!grad.defined()) {

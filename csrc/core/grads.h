@@ -44,7 +44,7 @@ class TORCHAMP_API Grads {
   bool have_graphs() const;
   /// Whether some are of earlier backwards, unscaled, so that a later one may have added to them.
   bool are_finished() const;
-  /// Those that a step unscales.
+  /// The grads that a step unscales.
   OnePass& one_pass() { return one_pass_; }
   const OnePass& one_pass() const { return one_pass_; }
 
@@ -88,7 +88,7 @@ class TORCHAMP_API Grads {
   /// and loss. Returns a new float32 scalar on the device: 1 if any is not finite or found_before
   /// is not 0; undefined if nothing was checked.
   at::Tensor finish(const at::Tensor& loss_scale, bool is_identity, BackwardEnd end);
-  /// Of the last finish(); null: it has checked nothing, or was captured.
+  /// What the last finish() reports to; null: it has checked nothing, or was captured.
   const Report& last_report() const { return last_report_; }
 
   /// @}

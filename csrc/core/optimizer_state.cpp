@@ -247,7 +247,7 @@ void OptimizerState::note_zeroed(const std::vector<Tensor>& model_params) {
   if (zeroed > 0) end_zeroing(zeroed == contributed);
 }
 
-/// Of the others, those that have nothing left to skip skip nothing.
+/// Other optimizers that have nothing left to skip skip nothing.
 void OptimizerState::end_zeroing(bool all) {
   if (all) forget_backwards();
   for (const auto& param : params_) {

@@ -102,7 +102,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// After the optimizer's zero_grad() has zeroed all grads, which does not reach those that are
   /// set aside, nor overflows. Zeros that it has left in grads stay.
   void note_zeroed();
-  /// The same after the model's, for the grads of some parameters, each once.
+  /// After the model's zero_grad() has zeroed the grads of some parameters, each once.
   void note_zeroed(const std::vector<at::Tensor>& model_params);
   /// Unscales grads now, and from now on in every backward; masters show theirs, float32, from now
   /// on. Masters require grads where the model's parameters do.

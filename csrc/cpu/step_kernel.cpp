@@ -76,7 +76,7 @@ Stepped stepped_at(const Plan& plan, const std::vector<HyperRow>& rows, int64 te
   return {plan.positions[tensor], &rows[plan.row(tensor)], plan.tag(tensor) != 0};
 }
 
-/// Of each tensor of the plan.
+/// The coefficients of each tensor of the plan.
 template <class Rule>
 std::vector<typename Rule::Coefficients> all_coefficients(const Plan& plan,
                                                           const StepInputs& inputs,

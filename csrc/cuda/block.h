@@ -4,9 +4,9 @@
 namespace torchamp::cuda {
 
 constexpr int kWarp = 32;
-/// Of kernels for which nothing else is chosen.
+/// The threads of kernels for which nothing else is chosen.
 constexpr int kThreads = 128;
-/// In passes over grads.
+/// The threads of passes over grads.
 constexpr int kPassThreads = 256;
 /// As many as any kernel is started with.
 constexpr int kMaxThreads = 512;

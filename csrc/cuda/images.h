@@ -15,7 +15,7 @@ constexpr int kOldestCapability = 70;
 /// std::runtime_error if NVRTC cannot compile it. Not to be called by two threads at once.
 const std::string& image_of(Kernel kernel, int capability);
 
-/// The same for an empty kernel with the requirements of the others: if it is available, so are
+/// The image of an empty kernel with the requirements of the others: if it is available, so are
 /// they.
 const std::string& trial_image(int capability);
 

@@ -53,7 +53,7 @@ void launch_table(Queue queue, const Iteration& iteration, TableAt table, Parame
   launch(queue, {iteration.function, table}, blocks, iteration.threads, &launched);
 }
 
-/// The same for each table in turn.
+/// Launches once for each table.
 template <class Parameter, class Arguments, class Prepare>
 void launch_parameters(Queue queue, const Iteration& iteration, TableAt table, const Plan& plan,
                        const Arguments& arguments, const Rows& rows, Prepare prepare) {
@@ -69,7 +69,7 @@ void launch_warps(Queue queue, Function function, const Plan& plan, const Argume
                                        arguments, {}, [](auto&, uint32) {});
 }
 
-/// The same with one table on the device. Returns false if it cannot be put there now.
+/// Launches once, with one table on the device. Returns false if it cannot be put there now.
 template <class Arguments, class Prepare>
 bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
                      const Arguments& arguments, const Rows& rows, Prepare prepare) {

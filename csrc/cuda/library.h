@@ -20,7 +20,7 @@ class Library {
     if (function == nullptr) throw std::runtime_error(path_ + " has no function " + name);
   }
 
-  /// The same, leaving null where there is none.
+  /// Finds a function, or leaves null where there is none.
   template <class Function>
   void find_optional(const char* name, Function*& function) const {
     function = reinterpret_cast<Function*>(symbol(name));

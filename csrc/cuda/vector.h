@@ -45,7 +45,7 @@ TORCHAMP_DEVICE void load_shorts(const char* from, uint32* words) {
   }
 }
 
-/// The same of 32 bits.
+/// Loads words of 32 bits.
 template <int n>
 TORCHAMP_DEVICE void load_words(const char* from, uint32* words) {
   TORCHAMP_UNROLL

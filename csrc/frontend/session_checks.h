@@ -30,7 +30,7 @@ struct TORCHAMP_API GivenParams {
   /// The optimizers' device; without parameters in them, that of the first model parameter, else
   /// the CPU. Throws RuntimeError for several.
   at::Device device() const;
-  /// Those that get a master before they are cast, once each.
+  /// The parameters that get a master before they are cast, once each.
   std::vector<at::Tensor> mastered() const;
   /// A line on the masters of frozen parameters; "" if there are none.
   std::string frozen_masters() const;

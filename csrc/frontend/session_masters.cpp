@@ -58,7 +58,7 @@ void Session::publish() {
   for (const auto& optimizer : optimizers_) core::check_and_publish(optimizer.state->params());
 }
 
-/// Those of the wrapped optimizers, which masters must not follow.
+/// Finds steps of the wrapped optimizers, which masters must not follow.
 void Session::look_at_steps() {
   check_not_released();
   for (auto& optimizer : optimizers_) {

@@ -12,7 +12,7 @@ TORCHAMP_MATH int size_of(DType dtype) {
   return dtype == DType::kFloat32 ? 4 : 2;
 }
 
-/// Of a flag that may be null.
+/// Whether a flag, which may be null, is not 0.
 TORCHAMP_MATH bool is_set(const float* flag) {
   return flag != nullptr && *flag != 0.0f;
 }

@@ -10,7 +10,7 @@ namespace torchamp {
 /// Throws unless `tensor` has memory for one element of `dtype`.
 void check_scalar(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype);
 
-/// The same on the device of `beside`, by which the op is dispatched.
+/// Checks that it is on the device of `beside` too, by which the op is dispatched.
 void check_scalar(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype,
                   const at::Tensor& beside);
 

@@ -15,7 +15,7 @@
 
 namespace torchamp {
 
-/// Of a schema, "name(arguments) -> (results)".
+/// The op's name in a schema, "name(arguments) -> (results)".
 inline std::string op_name(const std::string& schema) {
   return schema.substr(0, schema.find('('));
 }
@@ -49,7 +49,7 @@ inline bool has_undefined(at::TensorList tensors) {
                      [](const at::Tensor& tensor) { return !tensor.defined(); });
 }
 
-/// Of an argument that is no list of tensors.
+/// An argument that is no list of tensors has none.
 template <class Arg>
 std::enable_if_t<!std::is_convertible_v<const Arg&, at::TensorList>, bool> has_undefined(
     const Arg&) {
@@ -83,7 +83,7 @@ auto dispatch(const char* schema, const at::Tensor& tensor, const Kernel& kernel
   return op.template typed<Op>().redispatch(keys, std::forward<Args>(args)...);
 }
 
-/// The same for a kernel with the op's arguments.
+/// Dispatches to a kernel with the op's arguments.
 template <auto kKernel, class... Args>
 auto dispatch(const char* schema, const at::Tensor& tensor, Args&&... args) {
   return dispatch<std::remove_pointer_t<decltype(kKernel)>>(

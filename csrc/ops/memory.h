@@ -26,7 +26,7 @@ inline bool is_meta(const at::Tensor& tensor) {
 /// `takes_meta`.
 void check_memory(const char* op, const char* name, const at::Tensor& tensor, bool takes_meta);
 
-/// The same for element `i` of the list `name`.
+/// Checks element `i` of the list `name`.
 void check_memory(const char* op, const char* name, size_t i, const at::Tensor& tensor,
                   bool takes_meta);
 

@@ -248,7 +248,7 @@ bool holds(const OptimizerState& state, const py::list& groups) {
   return all_of_groups(groups, is_it) && i == state.params().size();
 }
 
-/// Those that step a master of the groups' parameters.
+/// The states that step a master of the groups' parameters.
 std::vector<std::shared_ptr<OptimizerState>> owners(const py::list& groups) {
   std::vector<std::shared_ptr<OptimizerState>> found;
   all_of_groups(groups, [&](const at::Tensor& tensor) {

@@ -28,7 +28,7 @@ class TORCHAMP_API Float32Params {
   /// amped: what initialize returned, or a Model of it.
   template <class T, detail::IfAmped<T> = 0>
   explicit Float32Params(const T& amped) : Float32Params(detail::amp_of(amped)) {}
-  /// The same by their Amp.
+  /// Lends the models of an Amp.
   explicit Float32Params(std::shared_ptr<Amp> amp);
   ~Float32Params();
   Float32Params(const Float32Params&) = delete;

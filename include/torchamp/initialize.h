@@ -308,7 +308,7 @@ using IfAmped = std::enable_if_t<!std::is_void_v<decltype(amp_of(std::declval<co
 
 using Amps = std::vector<std::shared_ptr<Amp>>;
 
-/// Of a Model or an Optimizer, a vector of one of both, or a tuple of Models.
+/// The Amps of a Model or an Optimizer, a vector of one of both, or a tuple of Models.
 template <class Handle>
 auto amps_of(const Handle& handle) -> decltype(Amps{handle.amp()}) {
   return {handle.amp()};

@@ -17,7 +17,7 @@
   AS(DO, LambUpdate, lamb)             \
   AS(DO, LambApply, lamb_apply)
 
-/// The same: DO(Name, name).
+/// DO(Name, name) for each.
 #define TORCHAMP_BY_NAMES(DO, Name, name) DO(Name, name)
 #define TORCHAMP_ALGORITHMS(DO) TORCHAMP_ALGORITHMS_AS(TORCHAMP_BY_NAMES, DO)
 

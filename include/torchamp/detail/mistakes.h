@@ -145,7 +145,7 @@ constexpr Mistake mistaken_argument() {
   return Mistake::kNone;
 }
 
-/// Of arguments that initialize does not take in this number or order.
+/// The mistake in arguments that initialize does not take in this number or order.
 template <class... Args>
 constexpr Mistake mistaken_order() {
   bool has_level = false, has_option = false;

@@ -18,7 +18,7 @@ namespace torchamp::optim {
 class StorageOptions {
   /// float32, or bfloat16, which is rounded stochastically.
   TORCH_ARG(at::ScalarType, state_dtype) = at::kFloat;
-  /// Of bfloat16 parameters.
+  /// Whether bfloat16 parameters are rounded stochastically.
   TORCH_ARG(bool, stochastic_rounding) = false;
 };
 

@@ -70,7 +70,7 @@ class TORCHAMP_API FusedOptions : public torch::optim::OptimizerOptions {
   virtual std::vector<OptionField> fields() = 0;
 
  private:
-  /// The same, read-only.
+  /// The fields, read-only.
   std::vector<OptionField> fields() const { return const_cast<FusedOptions*>(this)->fields(); }
 };
 

@@ -43,8 +43,8 @@ def release(models: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
 def session_of(
     function: str, models: torch.nn.Module | Iterable[torch.nn.Module]
 ) -> Session | None:
-    """That of `models`; None where all are plain. Raises RuntimeError, which names `function`, for
-    those of several, and TypeError."""
+    """The session of `models`; None where all are plain. Raises RuntimeError, which names
+    `function`, for models of several, and TypeError."""
     session: Session | None = None
     for i, model in enumerate(map(uncompiled, listed(function, "models", models))):
         own = model._torchamp.session if isinstance(model, AmpModel) else None

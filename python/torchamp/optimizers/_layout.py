@@ -17,10 +17,10 @@ class Layout:
     """The steppers of an optimizer, and what they were made for."""
 
     steppers: list[Stepper]
-    #: Of each group.
+    #: What each group was.
     groups: list[tuple[_C.StepAlgorithm, _C.ParamsSnapshot]]
     seen_state: _C.StateSnapshot
-    #: Of the parameters that are DTensors.
+    #: The parameters that are DTensors.
     shards: Shards
 
     @functools.cached_property
@@ -53,7 +53,7 @@ class Layout:
 
 
 class Stepper:
-    """That of one device and algorithm: a FusedStepper, and the optimizer's `state` of its
+    """A FusedStepper, of one device and algorithm, and the optimizer's `state` of its
     parameters."""
 
     def __init__(

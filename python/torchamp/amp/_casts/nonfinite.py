@@ -44,7 +44,7 @@ class FirstNonfinite:
                 self._hooks.append(module.register_forward_hook(see_output))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """That of a model's copies and pickles does not look."""
+        """The one of a model's copies and pickles does not look."""
         return FirstNonfinite, ((), None)
 
     def _see_arguments(self, model: torch.nn.Module, args: tuple, kwargs: dict) -> None:

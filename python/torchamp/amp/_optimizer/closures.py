@@ -33,7 +33,7 @@ def closure_of(call: functools.partial) -> tuple[Place, Callable[..., Any]] | No
 
 
 def _place_in(step: Callable) -> tuple[int, bool]:
-    """Of the argument `closure`, or of the first where there is only `*args`."""
+    """The place of the argument `closure`, or of the first where there is only `*args`."""
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):

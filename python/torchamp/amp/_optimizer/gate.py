@@ -188,7 +188,7 @@ class Gates:
     _discover.is_torchamps = True  # type: ignore[attr-defined]
 
     def _gate_step(self, base: type[Optimizer]) -> None:
-        """That of our fused optimizers calls one that is gated."""
+        """The `step` of our fused optimizers calls one that is gated."""
         step = vars(base).get("step")
         wrapper = _torchs_wrapper_in(step)
         own: Any = step if wrapper is None else wrapper.__closure__[0].cell_contents

@@ -189,7 +189,7 @@ def context_of(
 
 
 def last_session(function: str) -> Session:
-    """That of the last initialize. Raises RuntimeError, which names `function`, if it is gone."""
+    """The last initialize's. Raises RuntimeError, which names `function`, if it is gone."""
     session = Last.session()
     if session is None:
         raise RuntimeError(

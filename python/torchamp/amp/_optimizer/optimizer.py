@@ -258,7 +258,7 @@ def adopt_optimizer(
 
 
 def inner_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """Those among its attributes."""
+    """The optimizers among its attributes."""
     return [each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)]
 
 

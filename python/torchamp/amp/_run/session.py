@@ -201,7 +201,7 @@ class Session:
         self.forget_writes()
 
     def forget_writes(self) -> None:
-        """Those to parameters since the last backward were no step."""
+        """Writes to parameters since the last backward were no step."""
         for optimizer in self.optimizers():
             optimizer._torchamp.unseen_steps.forget()
 
@@ -280,7 +280,7 @@ def is_disabled(optimizers: list[torch.optim.Optimizer]) -> bool:
 class OptimizerSession:
     """What one optimizer steps, and what is reported of its steps."""
 
-    #: Those of all sessions.
+    #: The ones of all sessions.
     known: weakref.WeakSet[OptimizerSession] = weakref.WeakSet()
 
     #: Counts the changes of what optimizers step.

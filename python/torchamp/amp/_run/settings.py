@@ -56,9 +56,10 @@ class Option:
     """What an option's type does not say."""
 
     default: Any
-    #: Of the option's name and a value that is not None, what settings have. Raises TypeError.
+    #: Takes the option's name and a value that is not None, and gives what settings have. Raises
+    #: TypeError.
     check: Callable[[str, Any], Any]
-    #: Those that apex has can be given by their place.
+    #: The options that apex has can be given by their place.
     kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
