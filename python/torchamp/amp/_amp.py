@@ -184,10 +184,13 @@ class Amp:
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """The tensors that `optimizer` steps, group by group: float32 masters of the model's 16-bit
-    parameters at O2 and O5, the parameters themselves elsewhere. Masters are what the model holds
-    now. From the first call on, they show the model's grads, unscaled and in float32, after each
-    scale_loss.
+    """Gives the tensors that `optimizer` steps, group by group: at O2 and O5 the float32 masters of
+    the model's 16-bit parameters, of the same sizes; at other levels, and without a master, the
+    parameters themselves. The call makes masters and model agree first. From the first call on,
+    masters have the model's grads in `.grad` after each scale_loss, unscaled and in float32.
+
+    Args:
+        optimizer: one that initialize returned; of another it gives the parameters.
 
     Raises:
         TypeError: for what has no parameters in groups.

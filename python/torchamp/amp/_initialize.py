@@ -81,55 +81,55 @@ def initialize(
     process_group: ProcessGroups | None = None,
     **overrides: Any,
 ) -> Any:
-    """Prepares models and optimizers for training at `opt_level`, or at what the arguments from
-    cast_model_type to loss_scale make of it where they are not None.
+    """Prepares models and optimizers for training at `opt_level`. Arguments from cast_model_type to
+    loss_scale replace properties of the level where they are not None.
 
     A model that is cast, to float32 at O0, casts the floating tensors of its arguments and outputs.
     It finds them in mappings, sequences, dataclasses, SimpleNamespaces and objects that have a
-    method `to`, of which it makes copies. What forward writes to tensors, dicts, lists, deques and
-    attributes of its arguments is written to the caller's after it, but not in graphs of
-    torch.compile, and not writes through `.data`. A call that raises changes nothing.
+    method `to`, and puts them into copies of these. What forward writes to tensors, dicts, lists,
+    deques and attributes of its arguments is written to the caller's after the forward; this does
+    not hold in graphs of torch.compile, nor for writes through `.data`. A call that raises changes
+    nothing.
 
     Args:
-        models: a module on its device, or a list of them; changed in place. What trains is float32.
-            Of what torch.compile returned, here and in all of amp, it is the module that it was
-            given.
-        optimizers: an optimizer of their parameters, or a list of them; changed in place.
-        enabled: False leaves everything alone, and scale_loss gives the loss as it is.
-        opt_level: "O0" float32, "O1" autocast to float16, "O2" float16 with float32 master weights,
-            "O3" float16, "O4" and "O5" as O1 and O2 in bfloat16; or an amp.Policy. None: that of
-            set_global_policy, or O1.
-        cast_model_type: the dtype of the model; False: it is not cast.
-        patch_torch_functions: whether ops are cast, by autocast.
-        keep_batchnorm_fp32: whether batch norms stay float32; also "True" and "False".
-        master_weights: whether optimizers step float32 masters.
-        loss_scale: "dynamic", or a number, which is fixed.
-        cast_model_outputs: the dtype of the model's outputs; by default float32 where the model is
-            cast.
-        num_losses: how many losses have a scale of their own.
-        verbosity: 0 is silent.
-        min_loss_scale: of a dynamic scale; None: 2**-10.
-        max_loss_scale: of a dynamic scale; None: there is none.
-        adopt_data_writes: True: every step detects elements of the model that were written
-            bypassing PyTorch's version counters, e.g. by `param.data`, and copies them to the
-            masters. Where the model was not written, such writes to masters are kept.
-        materialize_master_grads: False: with a fused optimizer, where losses are scaled, grads of
-            the model stay scaled until the step, which moves 30 bytes a parameter instead of 36.
-            Clip by `amp.clip_grad_norm_`; `amp.master_params` unscales them, from then on. A grad
-            that the program writes raises RuntimeError at the step, unless it does so by `.data`.
+        models: a torch.nn.Module on its device, or a list of them. They are changed in place.
+            Parameters that train must be float32; at O5 they may be bfloat16. All functions of amp
+            take the object that torch.compile returned for the module that it was given.
+        optimizers: an optimizer of the models' parameters, or a list of them. They are changed in
+            place.
+        enabled: False changes nothing, and makes scale_loss give the loss as it is.
+        opt_level: "O0" trains in float32, "O1" by autocast to float16, "O2" in float16 with float32
+            master weights, "O3" in float16; "O4" and "O5" are O1 and O2 in bfloat16. An amp.Policy
+            names one of these. None: the policy of set_global_policy, or else O1.
+        cast_model_type: the dtype that the model is cast to. False: it is not cast.
+        patch_torch_functions: whether autocast casts ops.
+        keep_batchnorm_fp32: whether batch norms stay in float32. Takes "True" and "False" too.
+        master_weights: whether optimizers step float32 masters of 16-bit parameters.
+        loss_scale: "dynamic", or a positive number for a fixed scale.
+        cast_model_outputs: the dtype of the model's outputs. None: float32 where the model is cast.
+        num_losses: the number of losses that have a scale of their own.
+        verbosity: 1 logs what initialize does, and skipped steps. 0 logs nothing.
+        min_loss_scale: the least value of a dynamic scale. None: 2**-10.
+        max_loss_scale: the greatest value of a dynamic scale. None: it has no limit.
+        adopt_data_writes: True makes every step look for elements of the model that were written
+            without PyTorch's knowledge, as by `param.data`, and copy them to the masters. Where the
+            model was not written, such writes to masters are kept.
+        materialize_master_grads: False, with a fused optimizer and scaled losses, leaves grads of
+            the model scaled until the step, which moves 30 bytes a parameter instead of 36. Clip by
+            `amp.clip_grad_norm_`. The first call of `amp.master_params` ends this. A grad that the
+            program writes raises RuntimeError at the step, unless it is written by `.data`.
         max_consecutive_skips: the number of skipped steps in a row at which a step, or on CUDA a
             later call, raises RuntimeError with the reason. None: training goes on.
-        keep_fp32: modules that compute in float32 at every level: names, classes, or functions of
-            name and module that return whether to keep it. Names of buffers, which stay in
-            float32, and of forward's arguments, which are cast to float32.
-        process_group: the torch.distributed ProcessGroup, or a list of those of a mesh, whose ranks
-            have to skip the same steps though their grads differ: an overflow on one of them skips
-            the step of all. DistributedDataParallel does not need it. None: ranks decide by
-            themselves.
+        keep_fp32: what stays in float32 at every level: modules, by their names, by classes, or by
+            functions of a name and a module that return whether to keep it; buffers, by their
+            names; arguments of forward, by their names, which are cast to float32.
+        process_group: a ProcessGroup of torch.distributed, or a list of those of a mesh, whose
+            ranks skip the same steps though their grads differ: an overflow on one of them skips
+            the step of all. DistributedDataParallel needs none. None: each rank decides by itself.
 
     Returns:
-        Models and optimizers, the very objects, in the shape they were given, which is `model` or
-        `(model, optimizer)`, each a list where a list was given.
+        The models, or a pair of models and optimizers where there are optimizers: the same objects,
+        each in a list where a list was given.
 
     Raises:
         TypeError: for an argument of another type.
