@@ -156,7 +156,8 @@ endfunction()
 # libtorch_cuda.so in a CUDA build, so a program linked against a CPU build finds CUDA there.
 # libtorchamp.so needs the other two, and only the program knows their folder. The flags are one item, so
 # that CMake does not split them, and CMake does not quote it; the item after it makes CMake set the
-# program's run path.
+# program's run path. The wheel's torch.libs has libraries that need each other, which a linker finds by a
+# folder alone; the loader finds them by torch's own run path.
 function(torchamp_define_torch)
   if(TARGET torchamp::torch)
     return()
@@ -172,6 +173,9 @@ function(torchamp_define_torch)
       "${root}/include" "${root}/include/torch/csrc/api/include")
     target_link_libraries(torchamp::torch INTERFACE
       "-Wl,--push-state,--no-as-needed,${libraries},--pop-state" "${root}/lib/libtorch_cpu.so")
+    if(EXISTS "${root}/../torch.libs")
+      target_link_options(torchamp::torch INTERFACE "LINKER:-rpath-link,${root}/../torch.libs")
+    endif()
   else()
     target_include_directories(torchamp::torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
     target_link_libraries(torchamp::torch INTERFACE ${TORCH_LIBRARIES})
