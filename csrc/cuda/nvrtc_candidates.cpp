@@ -46,8 +46,8 @@ void append_beside_torch(Paths& paths) {
   }
 }
 
-/// A toolkit's folders for this processor's libraries: NVIDIA's installers have lib64, a link to the
-/// folder in targets, conda's packages the others. sbsa: servers on ARM; aarch64: Jetson.
+/// A toolkit's folders for this processor's libraries: NVIDIA's installers have lib64, a link to
+/// the folder in targets, conda's packages the others. sbsa: servers on ARM; aarch64: Jetson.
 #if defined(__aarch64__)
 constexpr const char* kToolkitFolders[] = {"lib64", "lib", "targets/sbsa-linux/lib",
                                            "targets/aarch64-linux/lib"};
