@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -14,6 +15,16 @@ pytestmark = [pytest.mark.soak, pytest.mark.xdist_group("arm")]
 ARM = ROOT / "build" / "arm"
 PROGRAM = pathlib.Path(__file__).parent / "train_on_arm.py"
 UNAVAILABLE = 77
+
+#: How many of NEON's instructions each file has at least. Without vectors it has none.
+VECTORS = {
+    "axpby_kernel": 16,
+    "block": 400,
+    "l2norm_kernel": 16,
+    "rounding": 70,
+    "step_kernel": 1000,
+    "unscale_kernel": 16,
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +53,15 @@ def test_every_kernel_gives_the_same_bits_on_arm(said: str) -> None:
     on_arm, here = (ARM / name for name in ("bits", "bits.here"))
     assert len(here.read_text().splitlines()) > 30
     assert on_arm.read_text() == here.read_text()
+
+
+def test_the_kernels_loops_are_of_vectors_on_arm(said: str) -> None:
+    objects = ARM / "tree" / "CMakeFiles" / "torchamp_objects.dir" / "csrc" / "cpu"
+    counts = {}
+    for name in VECTORS:
+        code = run("aarch64-linux-gnu-objdump", "-d", objects / f"{name}.cpp.o")
+        counts[name] = len(re.findall(r"\tv\d+\.(?:2d|4s|8h|16b)", code))
+    assert all(counts[name] >= least for name, least in VECTORS.items()), counts
 
 
 def test_it_trains_on_arm_and_files_are_exchanged(
