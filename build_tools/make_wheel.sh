@@ -1,8 +1,8 @@
 #!/bin/sh
-# Writes to dist the wheel for a Python's torch, as torchamp-0.1.0+torch2.13-…-manylinux_…_x86_64.whl:
+# Writes to dist the wheel for a Python's torch, as torchamp-0.1.0+torch2.13-…-manylinux_….whl:
 # make_wheel.sh <python>
 #
-# The tag names the oldest glibc that the wheel runs with, which is about that of this machine.
+# The tag names the processor, and the oldest glibc that the wheel runs with: about this machine's.
 # CMAKE_ARGS replaces the default, kernels for every generation of cards if there is nvcc.
 set -eu
 . build_tools/packages.sh

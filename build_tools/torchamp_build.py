@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,9 @@ sys.path.insert(0, str(_ROOT / "cmake"))
 import probe_torch  # noqa: E402
 
 Settings = Optional[dict[str, Any]]
+
+_PLATFORMS = {("Linux", "x86_64"), ("Linux", "aarch64")}
+_ANY_PLATFORM = re.compile(r"-D *TORCHAMP_ANY_PLATFORM(:BOOL)?=(ON|TRUE|YES|Y|1)\b", re.IGNORECASE)
 
 sys.path.extend(folder for folder in probe_torch.site_folders() if folder not in sys.path)
 
@@ -63,10 +67,15 @@ def _setuptools() -> ModuleType:
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
     """Returns what pip must install first: nothing if setuptools and CMake are installed. Ends a
-    build for a platform that there are no kernels for."""
+    build for a platform on which torchamp is not tested, unless CMAKE_ARGS allows any."""
     system, machine = platform.system(), platform.machine()
-    if (system, machine) != ("Linux", "x86_64"):
-        raise SystemExit(f"torchamp: expected Linux on x86-64, got {system} on {machine}")
+    if (system, machine) not in _PLATFORMS and not _ANY_PLATFORM.search(
+        os.environ.get("CMAKE_ARGS", "")
+    ):
+        raise SystemExit(
+            f"torchamp: expected Linux on x86-64 or ARM (aarch64), got {system} on {machine}; "
+            "-DTORCHAMP_ANY_PLATFORM=ON in CMAKE_ARGS builds for it, untested"
+        )
     return _missing_build_tools()
 
 

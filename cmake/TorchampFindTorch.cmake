@@ -84,6 +84,21 @@ function(_torchamp_read_cxx11_abi root out)
   endif()
 endfunction()
 
+# Sets `out` to an error where torch is for another processor than what is built: by the header of an ELF
+# file, whose bytes 18 and 19 name it.
+function(_torchamp_check_processor root out)
+  set(of_3e00 x86_64)
+  set(of_b700 aarch64)
+  file(READ "${root}/lib/libc10.so" machine OFFSET 18 LIMIT 2 HEX)
+  set(processor "${of_${machine}}")
+  set(${out} "" PARENT_SCOPE)
+  if(processor AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|aarch64)$"
+      AND NOT processor STREQUAL CMAKE_SYSTEM_PROCESSOR)
+    set(${out} "expected a torch for ${CMAKE_SYSTEM_PROCESSOR}, got one for ${processor} in ${root}; \
+-DTORCHAMP_TORCH_ROOT=<folder> chooses another" PARENT_SCOPE)
+  endif()
+endfunction()
+
 # A torch with another layout than LibTorch's, such as a distribution's: found by its own package.
 macro(_torchamp_find_torch_package)
   find_package(Torch QUIET)
@@ -124,6 +139,8 @@ include/ATen, got ${TORCHAMP_TORCH_ROOT}" PARENT_SCOPE)
     _torchamp_find_torch_package()
     return()
   endif()
+  _torchamp_check_processor("${root}" error)
+  set(TORCHAMP_TORCH_ERROR "${error}" PARENT_SCOPE)
   _torchamp_read_version("${root}" version)
   _torchamp_read_cxx11_abi("${root}" abi)
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor "${version}")
@@ -139,7 +156,8 @@ endfunction()
 # libtorch_cuda.so in a CUDA build, so a program linked against a CPU build finds CUDA there.
 # libtorchamp.so needs the other two, and only the program knows their folder. The flags are one item, so
 # that CMake does not split them, and CMake does not quote it; the item after it makes CMake set the
-# program's run path.
+# program's run path. The wheel's torch.libs has libraries that need each other, which a linker finds by a
+# folder alone; the loader finds them by torch's own run path.
 function(torchamp_define_torch)
   if(TARGET torchamp::torch)
     return()
@@ -155,6 +173,9 @@ function(torchamp_define_torch)
       "${root}/include" "${root}/include/torch/csrc/api/include")
     target_link_libraries(torchamp::torch INTERFACE
       "-Wl,--push-state,--no-as-needed,${libraries},--pop-state" "${root}/lib/libtorch_cpu.so")
+    if(EXISTS "${root}/../torch.libs")
+      target_link_options(torchamp::torch INTERFACE "LINKER:-rpath-link,${root}/../torch.libs")
+    endif()
   else()
     target_include_directories(torchamp::torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
     target_link_libraries(torchamp::torch INTERFACE ${TORCH_LIBRARIES})

@@ -23,8 +23,8 @@ file(GLOB TORCHAMP_SOURCES CONFIGURE_DEPENDS
   csrc/cpu/*.cpp csrc/cuda/*.cpp csrc/frontend/*.cpp csrc/frontend/checkpoint/*.cpp
   csrc/frontend/optim/*.cpp csrc/ops/*.cpp csrc/telemetry/*.cpp)
 file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
-set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES
-  COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math")
+set(TORCHAMP_CPU_OPTIONS -O3 -fno-math-errno -fno-trapping-math)
+set_source_files_properties(${TORCHAMP_CPU_SOURCES} PROPERTIES COMPILE_OPTIONS "${TORCHAMP_CPU_OPTIONS}")
 
 # Parsing torch's headers takes ten times as long as compiling the rest of one of these files.
 set(TORCHAMP_CORE_SOURCES ${TORCHAMP_SOURCES})

@@ -5,6 +5,8 @@
 
 #if defined(TORCHAMP_AVX2)
 #include <immintrin.h>
+#elif defined(TORCHAMP_NEON)
+#include <arm_neon.h>
 #endif
 
 namespace torchamp::cpu {
@@ -110,11 +112,39 @@ TORCHAMP_AVX2 void stream_bytes(const char* from, char* to, int64 bytes) {
   memcpy(to + i, from + i, bytes - i);
 }
 
+#elif defined(TORCHAMP_NEON)
+
+void widen_neon(const float16* from, float* to, const Span& span) {
+  const int64 end = prefetching_end(span);
+  int i = 0;
+  for (; i + 8 <= span.count; i += 8) {
+    if (i < end) __builtin_prefetch(from + i + kPrefetched);
+    const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(&from[i].bits));
+    vst1q_f32(to + i, vcvt_f32_f16(vget_low_f16(halves)));
+    vst1q_f32(to + i + 4, vcvt_high_f32_f16(halves));
+  }
+  for (; i < span.count; ++i) to[i] = to_float(from[i]);
+}
+
+void narrow_neon(const float* from, float16* to, const Span& span) {
+  const int64 end = prefetching_end(span);
+  int i = 0;
+  for (; i + 8 <= span.count; i += 8) {
+    if (i < end) __builtin_prefetch(from + i + kPrefetched);
+    const float16x4_t low = vcvt_f16_f32(vld1q_f32(from + i));
+    const float16x8_t halves = vcvt_high_f16_f32(low, vld1q_f32(from + i + 4));
+    vst1q_u16(&to[i].bits, vreinterpretq_u16_f16(halves));
+  }
+  for (; i < span.count; ++i) to[i] = from_float<float16>(from[i]);
+}
+
 #endif
 
 void widen(const float16* from, float* to, const Span& span) {
 #if defined(TORCHAMP_AVX2)
   if (kHasAvx2) return widen_f16c(from, to, span);
+#elif defined(TORCHAMP_NEON)
+  return widen_neon(from, to, span);
 #endif
   Widen<float16>::run(from, to, span);
 }
@@ -123,16 +153,18 @@ void widen(const bfloat16* from, float* to, const Span& span) {
   run_block<Widen<bfloat16>>(from, to, span);
 }
 
-void write_through(const void* from, char* to, int64 bytes, bool stream) {
+void write_through(const void* from, char* to, int64 bytes, [[maybe_unused]] bool stream) {
 #if defined(TORCHAMP_AVX2)
   if (stream && kHasAvx2) return stream_bytes(static_cast<const char*>(from), to, bytes);
 #endif
   memcpy(to, from, bytes);
 }
 
-void narrow(const float* from, float16* to, const Span& span, bool stream) {
+void narrow(const float* from, float16* to, const Span& span, [[maybe_unused]] bool stream) {
 #if defined(TORCHAMP_AVX2)
   if (kHasAvx2) return narrow_f16c(from, to, span, stream);
+#elif defined(TORCHAMP_NEON)
+  return narrow_neon(from, to, span);
 #endif
   Narrow<float16>::run(from, to, span);
 }

@@ -1,6 +1,7 @@
 // One binary, two instruction sets: a block's loop is inlined into a copy compiled for AVX2, FMA
 // and F16C and into a portable one, chosen for the processor at run time. Only these functions
-// carry machine flags, so that no code compiled for AVX2 runs on other processors.
+// carry machine flags, so that no code compiled for AVX2 runs on other processors. Every aarch64
+// has NEON, for which the portable copy is vectorised.
 #pragma once
 
 #include "math/macros.h"
@@ -8,6 +9,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #define TORCHAMP_AVX2 __attribute__((target("avx2,fma,f16c")))
+#elif defined(__aarch64__)
+#define TORCHAMP_NEON
 #endif
 
 namespace torchamp::cpu {
@@ -29,6 +32,15 @@ TORCHAMP_AVX2 auto run_avx2(Args... args) {
 }
 
 #endif
+
+/// Whether stores can bypass the caches.
+inline bool can_stream() {
+#if defined(TORCHAMP_AVX2)
+  return kHasAvx2;
+#else
+  return false;
+#endif
+}
 
 template <class Block, class... Args>
 auto run_portable(Args... args) {

@@ -7,6 +7,7 @@
 
 #include "backends/parallel.h"
 #include "cpu/block.h"
+#include "cpu/isa.h"
 
 namespace torchamp::cpu {
 
@@ -93,8 +94,10 @@ void for_each_block(const Piece& piece, int64 head, Visit visit) {
   }
 }
 
-/// Whether to use non-temporal stores for `list`: it is large, and no input is the same memory.
+/// Whether to use non-temporal stores for `list`: there are any, it is large, and no input is the
+/// same memory.
 inline bool streams(const Plan& plan, int list) {
+  if (!can_stream()) return false;
   int64 bytes = 0;
   for (int64 t = 0; t < plan.tensors(); ++t) {
     for (int other = 0; other < list; ++other) {

@@ -46,11 +46,24 @@ void append_beside_torch(Paths& paths) {
   }
 }
 
+/// A toolkit's folders for this processor's libraries: NVIDIA's installers have lib64, a link to
+/// the folder in targets, conda's packages the others. sbsa: servers on ARM; aarch64: Jetson.
+#if defined(__aarch64__)
+constexpr const char* kToolkitFolders[] = {"lib64", "lib", "targets/sbsa-linux/lib",
+                                           "targets/aarch64-linux/lib"};
+#else
+constexpr const char* kToolkitFolders[] = {"lib64", "lib", "targets/x86_64-linux/lib"};
+#endif
+
+void append_toolkit(const fs::path& home, Paths& paths) {
+  for (const char* folder : kToolkitFolders) append_nvrtc_in(home / folder, paths);
+}
+
 void append_toolkits(Paths& paths) {
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const char* home = std::getenv(variable)) append_nvrtc_in(fs::path(home) / "lib64", paths);
+    if (const char* home = std::getenv(variable)) append_toolkit(home, paths);
   }
-  append_nvrtc_in("/usr/local/cuda/lib64", paths);
+  append_toolkit("/usr/local/cuda", paths);
 }
 
 /// Empty if there is no such file. Only the linker can resolve a bare name.

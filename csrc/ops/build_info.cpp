@@ -12,7 +12,11 @@ const char* cpu_backend() {
 #if defined(TORCHAMP_AVX2)
   if (cpu::kHasAvx2) return "avx2";
 #endif
+#if defined(TORCHAMP_NEON)
+  return "neon";
+#else
   return "portable";
+#endif
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ TORCHAMP_API const BuildInfo& build_info();
 
 /// Which kernels the ops run on one device.
 struct Backend {
-  std::string name;    ///< "avx2" or "portable" on the CPU, "fatbin" or "nvrtc" on CUDA, or "aten"
+  /// "avx2", "neon" or "portable" on the CPU, "fatbin" or "nvrtc" on CUDA, or "aten".
+  std::string name;
   std::string reason;  ///< why the faster ones are not used, one per line; may be empty
 };
 

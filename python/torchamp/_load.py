@@ -42,7 +42,7 @@ def build_info() -> dict[str, Any]:
     17 or 20; `fatbin`, the CUDA architectures that nvcc compiled; `nvcc`, its version or why it
     was absent; `kernel_cache`, the folder in which kernels compiled at run time are kept, empty
     where there is none; and `kernels`, for each device that torch sees the backend of its ops
-    ("avx2", "portable", "fatbin", "nvrtc" or "aten"), which is chosen if need be.
+    ("avx2", "neon", "portable", "fatbin", "nvrtc" or "aten"), which is chosen if need be.
     """
     return {**_C.build_info(), "kernels": {name: backend(name)[0] for name in _devices()}}
 

@@ -33,7 +33,7 @@ def test_a_healthy_installation(prefix: pathlib.Path) -> None:
     assert re.search(rf"ok  torchamp: \d.* in {prefix}/.*built for torch {VERSION} by ", report)
     assert re.search(rf"ok  torch: {VERSION} \(with.* CUDA\) in ", report)
     assert re.search(r"ok  C\+\+ ABI: _GLIBCXX_USE_CXX11_ABI=[01]", report)
-    assert re.search(r"ok  kernels on cpu: (avx2|portable)\n", report)
+    assert re.search(r"ok  kernels on cpu: (avx2|neon|portable)\n", report)
     for subject in ("processor", "CUDA driver", "NVRTC", "kernel cache", "TORCHAMP_KERNELS"):
         assert status_of(report, subject) == "ok"
 

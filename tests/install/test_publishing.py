@@ -301,19 +301,46 @@ def test_a_build_without_torch_says_in_one_sentence_to_install_it_first(
     )
 
 
-@pytest.mark.parametrize("system, machine", [("Darwin", "arm64"), ("Linux", "aarch64")])
-def test_another_platform_is_told_first(system: str, machine: str, tmp_path: pathlib.Path) -> None:
-    expected = f"torchamp: expected Linux on x86-64, got {system} on {machine}"
+def asked_for_requirements(system: str, machine: str) -> list[str]:
+    """A program that asks the backend, on this platform, what it needs."""
     code = "import platform, torchamp_build; platform.{} = lambda: {!r}; platform.{} = lambda: {!r}"
     hook = "; torchamp_build.get_requires_for_build_wheel()"
-    code = code.format("system", system, "machine", machine) + hook
-    path = ROOT / "build_tools"
-    assert failure(sys.executable, "-c", code, PYTHONPATH=path) == f"{expected}\n"
+    return [sys.executable, "-c", code.format("system", system, "machine", machine) + hook]
+
+
+def configured_without_torch(machine: str, folder: pathlib.Path, *options: str) -> str:
+    """What CMake says when it looks for torch, or ends before that, on Linux."""
+    of_system = ["-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={machine}"]
+    of_torch = "-DTORCHAMP_TORCH_ROOT=/none"
+    said = failure("cmake", "-S", ROOT, "-B", folder, *of_system, of_torch, *options)
+    return " ".join(said.split())
+
+
+@pytest.mark.parametrize("system, machine", [("Darwin", "arm64"), ("Linux", "ppc64le")])
+def test_another_platform_is_told_first(system: str, machine: str, tmp_path: pathlib.Path) -> None:
+    expected = f"torchamp: expected Linux on x86-64 or ARM (aarch64), got {system} on {machine}; "
+    of_pip = f"{expected}-DTORCHAMP_ANY_PLATFORM=ON in CMAKE_ARGS builds for it, untested\n"
+    environment = {"PYTHONPATH": ROOT / "build_tools", "CMAKE_ARGS": ""}
+    assert failure(*asked_for_requirements(system, machine), **environment) == of_pip
     if system == "Linux":  # elsewhere CMake wants a compiler for that system first
-        options = [f"-DCMAKE_SYSTEM_NAME={system}", f"-DCMAKE_SYSTEM_PROCESSOR={machine}"]
-        configure = ["cmake", "-S", ROOT, "-B", tmp_path, *options, "-DTORCHAMP_TORCH_ROOT=/none"]
-        of_cmake = failure(*configure)
-        assert expected in " ".join(of_cmake.split()) and "/none" not in of_cmake
+        said = configured_without_torch(machine, tmp_path)
+        assert f"{expected}-DTORCHAMP_ANY_PLATFORM=ON builds for it, untested" in said
+        assert "/none" not in said
+
+
+def test_another_platform_is_tried_where_that_is_asked_for(tmp_path: pathlib.Path) -> None:
+    option = "-DTORCHAMP_ANY_PLATFORM=ON"
+    environment = {"PYTHONPATH": ROOT / "build_tools", "CMAKE_ARGS": f"-DA=1 {option}"}
+    run(*asked_for_requirements("Linux", "ppc64le"), **environment)
+    said = configured_without_torch("ppc64le", tmp_path, option)
+    at_your_risk = "Linux on ppc64le is untested: TORCHAMP_ANY_PLATFORM builds for it at your risk"
+    assert f"torchamp: {at_your_risk}" in said and "got /none" in said
+
+
+def test_linux_on_arm_is_a_platform(tmp_path: pathlib.Path) -> None:
+    run(*asked_for_requirements("Linux", "aarch64"), PYTHONPATH=ROOT / "build_tools", CMAKE_ARGS="")
+    said = configured_without_torch("aarch64", tmp_path)
+    assert "got /none" in said and "Linux on" not in said
 
 
 @pytest.mark.soak

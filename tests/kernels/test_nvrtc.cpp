@@ -4,11 +4,14 @@
 #include <locale.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
 #include "cuda/images.h"
 #include "cuda/nvrtc.h"
 #include "kernels.h"
+#include "remove_folder.h"
 
 namespace torchamp::cuda {
 namespace {
@@ -21,17 +24,60 @@ TEST(TargetFor, IsTheCardsOwnArchitectureOrPtxOfAnOlderOne) {
   EXPECT_EQ(target_for(70, known), "");
 }
 
-TEST(Candidates, AreTheVariableAloneIfItIsSet) {
-  const char* before = std::getenv("TORCHAMP_NVRTC");
-  const std::string kept = before == nullptr ? "" : before;
-  setenv("TORCHAMP_NVRTC", "/nowhere/libnvrtc.so", 1);
-  EXPECT_EQ(nvrtc_candidates(), std::vector<std::string>{"/nowhere/libnvrtc.so"});
-  if (before == nullptr) {
-    unsetenv("TORCHAMP_NVRTC");
-    EXPECT_GE(nvrtc_candidates().size(), 3u);
-  } else {
-    setenv("TORCHAMP_NVRTC", kept.c_str(), 1);
+/// An environment variable with another value, or null: without one.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name), was_set_(std::getenv(name)) {
+    if (was_set_) before_ = std::getenv(name);
+    set(value);
   }
+  ~Variable() { set(was_set_ ? before_.c_str() : nullptr); }
+  Variable(const Variable&) = delete;
+
+ private:
+  void set(const char* value) const {
+    value == nullptr ? unsetenv(name_) : setenv(name_, value, 1);
+  }
+
+  const char* const name_;
+  const bool was_set_;
+  std::string before_;
+};
+
+TEST(Candidates, AreTheVariableAloneIfItIsSet) {
+  {
+    const Variable chosen("TORCHAMP_NVRTC", "/nowhere/libnvrtc.so");
+    EXPECT_EQ(nvrtc_candidates(), std::vector<std::string>{"/nowhere/libnvrtc.so"});
+  }
+  const Variable unset("TORCHAMP_NVRTC", nullptr);
+  EXPECT_GE(nvrtc_candidates().size(), 3u);
+}
+
+#if defined(__aarch64__)
+const std::string kTarget = "targets/sbsa-linux/lib", kOther = "targets/x86_64-linux/lib";
+#else
+const std::string kTarget = "targets/x86_64-linux/lib", kOther = "targets/sbsa-linux/lib";
+#endif
+
+TEST(Candidates, AreInEveryFolderOfAToolkitForThisProcessor) {
+  char folder[] = "/tmp/torchamp-toolkit-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::filesystem::path home = folder;
+  for (const std::string& libraries : {std::string("lib64"), std::string("lib"), kTarget, kOther}) {
+    std::filesystem::create_directories(home / libraries);
+    for (const char* name : {"libnvrtc.so.13", "libnvrtc-builtins.so.13.0", "libcudart.so.13"}) {
+      std::ofstream(home / libraries / name) << "";
+    }
+  }
+  const Variable unset("TORCHAMP_NVRTC", nullptr), toolkit("CUDA_HOME", folder);
+  std::vector<std::string> found;
+  for (const std::string& path : nvrtc_candidates()) {
+    if (path.rfind(folder, 0) == 0) found.push_back(path.substr(home.string().size() + 1));
+  }
+  const std::vector<std::string> expected = {"lib64/libnvrtc.so.13", "lib/libnvrtc.so.13",
+                                             kTarget + "/libnvrtc.so.13"};
+  EXPECT_EQ(found, expected);
+  remove_folder(home);
 }
 
 TEST(Library, MustBeNvrtc) {

@@ -9,6 +9,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace torchamp {
@@ -123,20 +125,44 @@ TEST(Float16, AgreesWithTorchOnEvery1021stFloat) {
 
 #if defined(__x86_64__)
 
-__attribute__((target("f16c"))) uint16 narrowed_by_f16c(float value) {
+bool has_instructions() {
+  return __builtin_cpu_supports("f16c");
+}
+
+__attribute__((target("f16c"))) uint16 narrowed(float value) {
   return static_cast<uint16>(
       _mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(value), _MM_FROUND_TO_NEAREST_INT), 0));
 }
 
-TEST(Float16, AgreesWithTheProcessorOnEvery509thFloat) {
-  if (!__builtin_cpu_supports("f16c")) GTEST_SKIP() << "this processor has no F16C";
-  for (uint64_t bits = 0; bits < 0x100000000u; bits += 509) {
-    const float value = float_from_bits(static_cast<uint32>(bits));
-    ASSERT_EQ(from_float<float16>(value).bits, narrowed_by_f16c(value)) << std::hex << bits;
-  }
+#elif defined(__aarch64__)
+
+bool has_instructions() {
+  return true;
+}
+
+uint16 narrowed(float value) {
+  return vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(value))), 0);
+}
+
+#else
+
+bool has_instructions() {
+  return false;
+}
+
+uint16 narrowed(float) {
+  return 0;
 }
 
 #endif
+
+TEST(Float16, AgreesWithTheProcessorOnEvery509thFloat) {
+  if (!has_instructions()) GTEST_SKIP() << "this processor does not convert float16";
+  for (uint64_t bits = 0; bits < 0x100000000u; bits += 509) {
+    const float value = float_from_bits(static_cast<uint32>(bits));
+    ASSERT_EQ(from_float<float16>(value).bits, narrowed(value)) << std::hex << bits;
+  }
+}
 
 TEST(Float16, IsBlindToFlushToZero) {
 #if defined(__x86_64__)

@@ -20,7 +20,8 @@ TEST(BuildInfo, NamesArchitecturesOrTheReasonForNone) {
 
 TEST(Backend, OfTheCpuNeedsNoReason) {
   const Backend found = backend(c10::Device(c10::kCPU));
-  EXPECT_TRUE(found.name == "avx2" || found.name == "portable") << found.name;
+  EXPECT_TRUE(found.name == "avx2" || found.name == "neon" || found.name == "portable")
+      << found.name;
   EXPECT_EQ(found.reason, "");
 }
 
