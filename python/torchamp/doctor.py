@@ -15,6 +15,7 @@ import sys
 from typing import NamedTuple, Optional
 
 STATUS_WORDS = ("ok", "note", "BROKEN")
+VERDICTS = ("ready", "ready, and could work better: ", "not ready: ")
 
 
 class Finding(NamedTuple):
@@ -61,13 +62,15 @@ def find() -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """Returns one line per finding, and below it the remedy where there is one."""
+    """Returns one line per finding, below it the remedy where there is one, and a verdict."""
     lines = []
     for finding in findings:
         lines.append(f"{STATUS_WORDS[finding.status]:>6}  {finding.subject}: {finding.found}")
         if finding.remedy:
             lines.append(f"{'':>6}  -> {finding.remedy}")
-    return "\n".join(lines)
+    worst = max(finding.status for finding in findings)
+    reasons = [each.subject for each in findings if each.status == worst != 0]
+    return "\n".join([*lines, f"torchamp is {VERDICTS[worst]}{', '.join(reasons)}"])
 
 
 def report_json(findings: list[Finding]) -> str:

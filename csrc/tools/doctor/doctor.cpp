@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "cuda/driver.h"
 #include "cuda/library.h"
@@ -70,9 +71,26 @@ Diagnostic find_abi() {
                          "pkg-config set it"};
 }
 
+/// The processor's units for products of 16 bits, by Linux's names, as "avx512_bf16".
+std::string units_for_16_bits() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line, units;
+  while (std::getline(file, line)) {
+    if (line.rfind("flags", 0) != 0 && line.rfind("Features", 0) != 0) continue;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      const bool is_unit = word == "avx512_bf16" || word == "avx512_fp16" || word == "amx_bf16" ||
+                           word == "amx_fp16" || word == "bf16" || word == "svebf16";
+      if (is_unit) units += (units.empty() ? "" : ", ") + word;
+    }
+    break;
+  }
+  return units.empty() ? "none" : units;
+}
+
 Diagnostic find_processor() {
-  return {"processor",
-          at::get_cpu_capability() + ", " + std::to_string(at::get_num_threads()) + " threads"};
+  return {"processor", at::get_cpu_capability() + ", " + std::to_string(at::get_num_threads()) +
+                           " threads; units for products of 16 bits: " + units_for_16_bits()};
 }
 
 Diagnostic find_driver() {
@@ -135,16 +153,13 @@ Diagnostic kernels_diagnostic(const std::string& device, const Backend& backend)
 Diagnostic nvrtc_diagnostic(const cuda::Nvrtc& nvrtc) {
   const std::string name = nvrtc.version() + " in " + nvrtc.path();
   const std::vector<int> architectures = nvrtc.architectures();
-  std::string targets;
-  for (int architecture : architectures) {
-    targets += (targets.empty() ? "sm_" : ", sm_") + std::to_string(architecture);
-  }
   try {
     if (architectures.empty()) throw std::runtime_error("it names no architecture");
     nvrtc.compile(
         {{{"doctor.cu", "extern \"C\" __global__ void doctor() {}"}}, cuda::nvrtc_options()},
         "sm_" + std::to_string(architectures.back()));
-    return {"NVRTC", name + ", compiles for " + targets};
+    return {"NVRTC", name + ", compiles for sm_" + std::to_string(architectures.front()) +
+                         " to sm_" + std::to_string(architectures.back())};
   } catch (const std::exception& error) {
     std::string reason = error.what();
     reason = reason.substr(0, reason.find('\n'));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "doctor/doctor.h"
 
@@ -16,13 +17,28 @@ const char kUsage[] =
 // The words for each status.
 const char* const kWords[] = {"    ok", "  note", "BROKEN"};
 
+/// What the report ends with.
+std::string verdict_of(const std::vector<torchamp::Diagnostic>& findings, int worst) {
+  constexpr const char* kVerdicts[] = {"ready", "ready, and could work better: ", "not ready: "};
+  std::string verdict = kVerdicts[worst];
+  bool is_first = true;
+  for (const torchamp::Diagnostic& finding : findings) {
+    if (finding.status == 0 || finding.status != worst) continue;
+    verdict += (is_first ? "" : ", ") + finding.subject;
+    is_first = false;
+  }
+  return verdict;
+}
+
 int report() {
+  const std::vector<torchamp::Diagnostic> findings = torchamp::examine();
   int worst = 0;
-  for (const torchamp::Diagnostic& finding : torchamp::examine()) {
+  for (const torchamp::Diagnostic& finding : findings) {
     std::cout << kWords[finding.status] << "  " << finding.subject << ": " << finding.found << '\n';
     if (!finding.remedy.empty()) std::cout << "        -> " << finding.remedy << '\n';
     worst = std::max(worst, finding.status);
   }
+  std::cout << "torchamp is " << verdict_of(findings, worst) << '\n';
   return worst;
 }
 

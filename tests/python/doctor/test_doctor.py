@@ -19,7 +19,21 @@ def test_report_puts_the_remedy_under_the_finding() -> None:
         "    ok  CMake: 4.0",
         "BROKEN  torch: none",
         "        -> pip install torch",
+        "torchamp is not ready: torch",
     ]
+
+
+@pytest.mark.parametrize(
+    "statuses, verdict",
+    [
+        ([0, 0, 0], "torchamp is ready"),
+        ([1, 0, 1], "torchamp is ready, and could work better: a, c"),
+        ([1, 2, 0], "torchamp is not ready: b"),
+    ],
+)
+def test_the_last_line_is_the_verdict(statuses: list, verdict: str) -> None:
+    findings = [Finding(name, "", status) for name, status in zip("abc", statuses)]
+    assert doctor.report(findings).splitlines()[-1] == verdict
 
 
 def test_two_copies_of_torch_are_reported(
@@ -40,7 +54,7 @@ def test_main_returns_the_worst_status(
     findings = [Finding("a", "fine"), Finding("b", "bad", 2), Finding("c", "meh", 1)]
     monkeypatch.setattr(doctor, "find", lambda: findings)
     assert doctor.main([]) == 2
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(capsys.readouterr().out.splitlines()) == 4
     assert doctor.main(["--json"]) == 2
     assert json.loads(capsys.readouterr().out) == {
         "status": "broken",
@@ -62,6 +76,7 @@ def test_it_runs_as_a_script_where_torchamp_is_missing(tmp_path: pathlib.Path) -
         "        -> pip install torch",
         "BROKEN  torchamp: cannot be imported: No module named 'torchamp'",
         "        -> install torchamp again; in a checkout, make setup",
+        "torchamp is not ready: torch, torchamp",
     ]
 
 
