@@ -73,8 +73,8 @@ def initialize(
 
 
 def initialize(
-    models: Any,
-    optimizers: Any = None,
+    models: torch.nn.Module | Sequence[torch.nn.Module],
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     enabled: bool = True,
     opt_level: Level | Policy | None = None,
     *by_place: Any,
