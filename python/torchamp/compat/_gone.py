@@ -30,7 +30,7 @@ INSTEAD = {
     "amp_C.multi_tensor_unscale_l2norm": "amp_C.multi_tensor_l2norm and amp_C.multi_tensor_scale",
     "amp_C.update_scale_hysteresis": "torchamp.ops.update_scale",
     "apex.DeprecatedFeatureWarning": "builtins.FutureWarning",
-    "apex.amp._amp_state.hard_override": "properties that do not contradict the level",
+    "apex.amp._amp_state.hard_override": "the arguments of apex.amp.initialize",
     "apex.amp._amp_state.max_loss_scale": "the argument of apex.amp.initialize",
     "apex.amp._amp_state.maybe_print": "logging.info",
     "apex.amp._amp_state.min_loss_scale": "the argument of apex.amp.initialize",
