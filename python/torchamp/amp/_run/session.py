@@ -63,7 +63,7 @@ class Session:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._names = names_of(models)
         #: Whether the first loss is yet to come, before which plain models may have been sharded.
-        self.awaits_loss = not are_sharded(models)
+        self.awaits_loss: bool = not are_sharded(models)
         self._is_released = False
         self._last_loan: Callable[[], _C.Loan | None] | None = None
         dtype = settings.properties.autocast_type
