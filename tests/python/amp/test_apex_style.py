@@ -2,6 +2,7 @@
 others are in compat/test_apex_table.py."""
 
 import inspect
+import re
 
 import pytest
 import torch
@@ -89,6 +90,13 @@ def test_disabled_and_enabled_side_by_side():
         assert scaled_loss is loss
     with amp.scale_loss(loss_of(on), on_optimizer) as scaled_loss:
         assert scaled_loss > 1000
+    own = Amp(linear_net(), opt_level="O1", verbosity=0)
+    message = (
+        "scale_loss: expected optimizers[0] to be an optimizer that initialize returned, got an "
+        "SGD that it did not; pass it to initialize with its model"
+    )
+    with pytest.raises(RuntimeError, match=re.escape(message)), own:
+        own.scale_loss(loss, off_optimizer)
 
 
 @pytest.mark.parametrize(

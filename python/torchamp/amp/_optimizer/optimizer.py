@@ -266,7 +266,8 @@ def states_of(
     function: str, optimizers: Optimizers | None, session: Session | None = None
 ) -> list[OptimizerSession] | None:
     """What torchamp knows of each of `optimizers`, one or several, which step what their groups
-    hold now; None where initialize was given them, or was last called, with enabled=False.
+    hold now; None where there is no `session`, and initialize was given them, or was last called,
+    with enabled=False.
 
     Raises:
         TypeError: for what is no optimizer.
@@ -281,7 +282,7 @@ def states_of(
     for i, optimizer in enumerate(chosen):
         state = getattr(optimizer, "__dict__", {}).get("_torchamp")
         if not isinstance(state, OptimizerSession):
-            if is_disabled(listed_optimizers(function, chosen)):
+            if session is None and is_disabled(listed_optimizers(function, chosen)):
                 return None
             state = state_of(function, optimizer, f"optimizers[{i}]")  # raises
         session = session or state.session
@@ -291,7 +292,7 @@ def states_of(
                 "others, got one from another"
             )
         states.append(state)
-    if not states and Last.is_disabled:
+    if session is None and Last.is_disabled:
         return None
     for optimizer, state in zip(chosen, states):
         gates.renew(optimizer)
