@@ -20,6 +20,8 @@ pytestmark = [
 
 #: How many of a collection train this net by plain PyTorch from a learning rate alone.
 COUNTS = {"pytorch_optimizer": 100, "timm.optim": 20}
+#: torch's products on a CPU may differ in the last bit with the memory that they get.
+EQUAL = 1e-5
 #: Kate diverges on this net in float32 too.
 LEFT_OUT = {"Kate"}
 
@@ -60,7 +62,7 @@ def losses(make: Callable, level: str | None = None) -> list[float]:
         optimizer.step()
     if level is not None:
         # Another of the class is left alone. O1 and O4 cast all ops of the thread.
-        assert level in ("O1", "O4") or losses(make) == plain
+        assert level in ("O1", "O4") or losses(make) == pytest.approx(plain, rel=EQUAL)
         amp.release(net)
     return found
 
@@ -79,7 +81,7 @@ def test_each_trains_as_without_torchamp(collection):
         for level in ("O0", "O1", "O2", "O4", "O5"):
             found = losses(make, level)
             if level == "O0":
-                is_right = found == expected
+                is_right = found == pytest.approx(expected, rel=EQUAL)
             else:
                 is_right = found[0] - found[-1] == pytest.approx(gained, rel=0.25, abs=3e-3)
             if not is_right:
