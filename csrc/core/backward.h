@@ -70,7 +70,7 @@ class TORCHAMP_API Backward {
   void open(bool takes_grads);
   void unscale_others();
   End end_all(bool moves_scale);
-  End agreed(const End& here, const ScaleSnapshot& by, const DynamicScale* moved,
+  End agreed(const End& end, const ScaleSnapshot& by, const DynamicScale* moved,
              const at::Tensor& loss) const;
   void report(OptimizerState& state, const End& end, bool skips) const;
   void tell_sharers(const OptimizerState& state, const End& end) const;

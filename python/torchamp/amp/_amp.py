@@ -19,7 +19,6 @@ from torchamp.amp._optimizer.loss import (
     PlainLoss,
     context_of,
     end_backwards,
-    last_session,
     scaled,
 )
 from torchamp.amp._optimizer.optimizer import Optimizers, gates, states_of
@@ -32,8 +31,10 @@ from torchamp.amp._run.session import (
     OptimizerSession,
     Session,
     Telemetry,
+    common_session,
     in_training,
     is_disabled,
+    known_states,
     state_of,
 )
 from torchamp.amp._run.settings import Level, Overrides
@@ -236,8 +237,7 @@ def refresh_masters(optimizers: Optimizers) -> None:
             initialize(enabled=False).
     """
     chosen = listed_optimizers("refresh_masters", optimizers)
-    for i, optimizer in enumerate(chosen):
-        state_of("refresh_masters", optimizer, f"optimizers[{i}]")
+    known_states("refresh_masters", chosen)
     for state in states_of("refresh_masters", chosen) or []:
         state.core.overwrite_masters()
 
@@ -333,10 +333,8 @@ def _run_of(
     chosen = [] if optimizers is None else listed_optimizers(function, optimizers)
     if is_disabled(chosen):
         return _run(function, modules, chosen, None)
-    states = [
-        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(chosen)
-    ]
-    return _run(function, modules, chosen, states[0].session if states else last_session(function))
+    session = common_session(function, known_states(function, chosen))
+    return _run(function, modules, chosen, session)
 
 
 def _run(

@@ -187,7 +187,7 @@ def arguments(folder: pathlib.Path, **options):
     )
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O4", "O5"])
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O4", "O5"])
 def test_the_trainer_resumes_a_run(level, tmp_path, monkeypatch):
     """SGD, whose steps a wrong scale of the grads would change."""
     weights = []

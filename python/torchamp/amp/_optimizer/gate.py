@@ -137,7 +137,7 @@ class Gates:
         """Gates a `step` that the program has given the optimizer, or its class, since. One that
         says that it calls a gate needs none."""
         kind = type(optimizer)
-        if getattr(kind.step, "torchamp_gate", None) != id(kind.step):
+        if not _is_gate(kind.step):
             self._install(kind)
         step = vars(optimizer).get("step")
         if step is None or any(map(_is_gate, _wrapped_by(step))):

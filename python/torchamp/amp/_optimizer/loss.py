@@ -14,7 +14,7 @@ from torchamp._logging import warn
 from torchamp.amp._casts.explain import explain_backward, explain_change
 from torchamp.amp._optimizer.optimizer import Optimizers, states_of
 from torchamp.amp._run.ranks import leave_unsynced
-from torchamp.amp._run.session import Last, OptimizerSession, Session
+from torchamp.amp._run.session import Last, OptimizerSession, Session, common_session
 
 
 class LossContext(Protocol):
@@ -163,7 +163,7 @@ def scale_loss(
     states = states_of("scale_loss", optimizers)
     if states is None:
         return PlainLoss(loss)
-    session = states[0].session if states else last_session("scale_loss")
+    session = common_session("scale_loss", states)
     return context_of(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
@@ -188,17 +188,6 @@ def context_of(
     return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
-def last_session(function: str) -> Session:
-    """The last initialize's. Raises RuntimeError, which names `function`, if it is gone."""
-    session = Last.session()
-    if session is None:
-        raise RuntimeError(
-            f"{function}: expected initialize to be called first, with models and optimizers "
-            "that still exist"
-        )
-    return session
-
-
 def _refuse_loss(function: str, loss: Any) -> NoReturn:
     raise TypeError(f"{function}: expected loss to be a floating-point tensor, got {type_of(loss)}")
 
@@ -221,7 +210,7 @@ def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         IndexError: for a loss_id that is not below num_losses.
         RuntimeError: where there was no initialize.
     """
-    return loss if Last.is_disabled else scaled(last_session("scale"), loss, loss_id)
+    return loss if Last.is_disabled else scaled(common_session("scale"), loss, loss_id)
 
 
 def scaled(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
@@ -253,7 +242,7 @@ def finish(optimizers: Optimizers, loss_id: int = 0) -> None:
     """
     states = states_of("finish", optimizers)
     if states is not None:
-        session = states[0].session if states else last_session("finish")
+        session = common_session("finish", states)
         end_backwards(session, states, loss_id)
 
 

@@ -143,10 +143,8 @@ def _lent(
     known = len(made)
     lent = _C.Step(state.core, state.session.scalers, writes_model)
     state.note_step(lent)
-    shards = state.session.shards
-    with shards.mirrored() if shards else contextlib.nullcontext(), lent:
-        if shards:
-            shards.publish()
+    with state.session.shards.mirrored(), lent:
+        state.session.shards.publish()
         lend = functools.partial(_lent, optimizer, others, call, writes_model=writes_model)
         result = lend() if others else call()
     if len(made) != known:
@@ -197,8 +195,7 @@ def _around_zero_grad(optimizer: torch.optim.Optimizer, call: functools.partial)
         return result
     gates.renew(optimizer)
     if state.open_step is None:
-        shards = state.session.shards
-        with shards.mirrored() if shards else contextlib.nullcontext():
+        with state.session.shards.mirrored():
             state.core.note_zeroed()
     return result
 
@@ -274,14 +271,11 @@ def states_of(
         RuntimeError: for one that initialize did not return, or not in one call: the first one's,
             or `session`'s.
     """
-    own = getattr(optimizers, "__dict__", {}).get("_torchamp")
-    chosen: Any = [optimizers]
-    if not isinstance(own, OptimizerSession):
-        chosen = [] if optimizers is None else listed(function, "optimizers", optimizers)
+    chosen = [] if optimizers is None else listed(function, "optimizers", optimizers)
     states: list[OptimizerSession] = []
     for i, optimizer in enumerate(chosen):
-        state = getattr(optimizer, "__dict__", {}).get("_torchamp")
-        if not isinstance(state, OptimizerSession):
+        state = in_training(optimizer)
+        if state is None:
             if session is None and is_disabled(listed_optimizers(function, chosen)):
                 return None
             state = state_of(function, optimizer, f"optimizers[{i}]")  # raises

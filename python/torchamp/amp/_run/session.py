@@ -128,8 +128,7 @@ class Session:
     def check_trains(self, function: str) -> None:
         """Raises RuntimeError, which names `function`, after release(), and after close() where its
         models need the casts."""
-        if self._is_released:
-            self.check_not_released(function)
+        self.check_not_released(function)
         is_closed = self.casts is not None and not self.casts.is_open
         if is_closed and any(model._torchamp.session is self for model in self.models()):
             raise RuntimeError(
@@ -407,7 +406,8 @@ class OptimizerSession:
 
 def in_training(optimizer: Any) -> OptimizerSession | None:
     """What torchamp knows of an optimizer that initialize returned; None of others."""
-    return getattr(optimizer, "__dict__", {}).get("_torchamp")
+    own = getattr(optimizer, "__dict__", {}).get("_torchamp")
+    return own if isinstance(own, OptimizerSession) else None
 
 
 def state_of(function: str, optimizer: Any, name: str = "optimizer") -> OptimizerSession:
@@ -419,7 +419,7 @@ def state_of(function: str, optimizer: Any, name: str = "optimizer") -> Optimize
         inner = [
             each
             for each, value in getattr(optimizer, "__dict__", {}).items()
-            if isinstance(in_training(value), OptimizerSession)
+            if in_training(value) is not None
         ]
         remedy = f"pass its {inner[0]}" if inner else "pass it to initialize with its model"
         raise RuntimeError(
@@ -427,6 +427,25 @@ def state_of(function: str, optimizer: Any, name: str = "optimizer") -> Optimize
             f"{type_of(optimizer)} that it did not; {remedy}"
         )
     return state
+
+
+def known_states(function: str, optimizers: list[torch.optim.Optimizer]) -> list[OptimizerSession]:
+    """The state of each of `optimizers`. Raises as state_of unless initialize returned them all."""
+    return [
+        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(optimizers)
+    ]
+
+
+def common_session(function: str, states: Sequence[OptimizerSession] = ()) -> Session:
+    """The session of `states`, or of the last initialize. Raises RuntimeError, which names
+    `function`, if that is gone."""
+    session = states[0].session if states else Last.session()
+    if session is None:
+        raise RuntimeError(
+            f"{function}: expected initialize to be called first, with models and optimizers "
+            "that still exist"
+        )
+    return session
 
 
 @dataclasses.dataclass(frozen=True)
