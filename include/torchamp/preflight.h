@@ -33,8 +33,8 @@ struct TORCHAMP_API Preflight {
     std::optional<double> milliseconds;
   };
 
-  /// The first of O4, O1, O5 and O2 that fits, else O0; on GPUs before sm_80, which have no
-  /// bfloat16, of O1, O4, O2 and O5.
+  /// The first of O4, O1, O5 and O2 that fits and takes less than 90 % of float32's time, or was
+  /// not timed, else O0; on GPUs before sm_80, which have no bfloat16, of O1, O4, O2 and O5.
   OptLevel recommended = OptLevel::O0;
   /// The time of the fastest of some iterations in float32; empty if the model takes one alone.
   std::optional<double> milliseconds;
@@ -75,12 +75,12 @@ TORCHAMP_API Preflight preflight(torch::nn::Module& module,
 ///     std::cout << found << '\n';
 ///
 /// A level fits if its loss is within 2 % of float32's, the grads of parameters within 50 % of
-/// their norm, no parameter loses all its grads, and buffers and inputs, rounded alone, leave what
-/// each op of the forward returns within 10 %. Dropout draws the same masks at each level; on CUDA
-/// attention and recurrent layers run without it. One iteration does not show what later ones do.
-/// Throws ValueError for a model that is not in float32 or has no parameter that requires grad, and
-/// where the loss or the grads in float32 are not finite; RuntimeError while casts are open in this
-/// thread; and what the float32 iteration throws.
+/// their norm, no parameter loses all its grads, buffers and inputs, rounded alone, leave what each
+/// op of the forward returns within 10 %, and no buffer that the forward writes is rounded. Dropout
+/// draws the same masks at each level; on CUDA attention and recurrent layers run without it. One
+/// iteration does not show what later ones do. Throws ValueError for a model that is not in float32
+/// or has no parameter that requires grad, and where the loss or the grads in float32 are not
+/// finite; RuntimeError while casts are open in this thread; and what the float32 iteration throws.
 template <class M, class LossOf, class = std::enable_if_t<!detail::is_module<M>>>
 Preflight preflight(const M& model, const LossOf& loss_of) {
   static_assert(std::is_invocable_v<const LossOf&, const Model<M>&>,

@@ -13,6 +13,7 @@ from installed import CONSUMER, ROOT, failure, run
 EXPECTED = f"torch {torch.__version__}\nmaster_grad 2\nfound_inf 0\n"
 
 
+@pytest.mark.soak
 def test_find_package_in_a_moved_prefix(prefix: pathlib.Path, build_consumer: Callable) -> None:
     assert build_consumer(f"-DCMAKE_PREFIX_PATH={prefix}") == EXPECTED
 

@@ -21,6 +21,8 @@ using Verdict = Preflight::Verdict;
 /// The largest differences from float32 of a level that fits, relative.
 constexpr double kMaxLossError = 0.02;
 constexpr double kMaxGradError = 0.5;
+/// A level is faster than float32 from this share of its time down; the rest is noise.
+constexpr double kLess = 0.9;
 /// Exponents of amp's loss scales: the first one, and the last that it backs off to.
 const int kFirstScale = std::ilogb(LossScalerOptions().init_scale);
 const int kLastScale = std::ilogb(ops::ScaleRule().min_scale);
@@ -29,7 +31,6 @@ const int kLastScale = std::ilogb(ops::ScaleRule().min_scale);
 struct Reference {
   Outcome outcome;
   std::vector<std::string> written_buffers;  ///< of those that O2 and O5 cast
-  std::optional<double> milliseconds;
   bool is_model_called = false;
 };
 
@@ -162,23 +163,43 @@ Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initi
   }
 }
 
-/// A level that fits must not round what ops of the forward depend on.
-void check_rounding(Verdict& verdict, Rounding& rounding) {
-  const std::string reason = verdict.fits ? rounding.imprecision(verdict.level) : "";
+/// Why a level that casts the model rounds what it must not; "" if it does not.
+std::string rounded(OptLevel level, Rounding& rounding, const Reference& reference) {
+  const std::string reason = rounding.imprecision(level);
+  const bool casts_buffers = default_properties(level).cast_model_type.has_value();
+  if (!reason.empty() || !casts_buffers || reference.written_buffers.empty()) return reason;
+  const std::string& name = reference.written_buffers.front();
+  return "precision: buffer '" + name + "' in 16 bits: what the forward adds up there stops " +
+         "early; Options::keep_fp32({\"" + name + "\"}) avoids it";
+}
+
+void check_rounding(Verdict& verdict, Rounding& rounding, const Reference& reference) {
+  const std::string reason = verdict.fits ? rounded(verdict.level, rounding, reference) : "";
   if (reason.empty()) return;
   verdict.fits = false;
   verdict.reason = reason;
   verdict.milliseconds.reset();
 }
 
-/// From the last to the first choice: bfloat16, which nothing overflows, comes first, except on
+/// From the first to the last choice: bfloat16, which nothing overflows, comes first, except on
 /// GPUs that have float16 alone.
 std::vector<OptLevel> preferred(at::Device device) {
   const int capability = device.is_cuda() ? detail::compute_capability(device) : 0;
   if (0 < capability && capability < 80) {
-    return {OptLevel::O5, OptLevel::O2, OptLevel::O4, OptLevel::O1};
+    return {OptLevel::O1, OptLevel::O4, OptLevel::O2, OptLevel::O5};
   }
-  return {OptLevel::O2, OptLevel::O5, OptLevel::O1, OptLevel::O4};
+  return {OptLevel::O4, OptLevel::O1, OptLevel::O5, OptLevel::O2};
+}
+
+/// The first choice of the levels that fit and are faster than float32, or were not timed.
+OptLevel recommended(const Preflight& found, at::Device device) {
+  for (const auto level : preferred(device)) {
+    const Verdict& verdict = found.verdict(level);
+    const bool is_timed = verdict.milliseconds && found.milliseconds;
+    const bool is_fast = !is_timed || *verdict.milliseconds < kLess * *found.milliseconds;
+    if (verdict.fits && is_fast) return level;
+  }
+  return OptLevel::O0;
 }
 
 // The iteration in float32.
@@ -222,17 +243,16 @@ Reference run_in_float32(torch::nn::Module& module, const Initialize& initialize
   for (const auto& [name, buffer] : buffers_to_cast(module, at::kBFloat16, true)) {
     if (guard.is_written(buffer)) reference.written_buffers.push_back(name);
   }
-  reference.milliseconds = time_iteration(module, model, 1);
   return reference;
 }
 
+std::optional<double> time_in_float32(torch::nn::Module& module, const Initialize& initialize) {
+  const Unchanged guard(module);
+  const at::NoTF32Guard no_tf32;
+  return time_iteration(module, initialize(Options(OptLevel::O0).verbosity(0)), 1);
+}
+
 void add_notes(Preflight& found, const Reference& reference) {
-  for (const auto& name : reference.written_buffers) {
-    found.notes.push_back("The forward writes buffer '" + name +
-                          "', which O2, O3 and O5 round: what it adds up there stops early. "
-                          "Options::keep_fp32({\"" +
-                          name + "\"}) keeps it in float32.");
-  }
   if (!reference.is_model_called) {
     found.notes.emplace_back(
         "loss_of did not call the model that it was given. A net that it captures gets its inputs "
@@ -247,22 +267,33 @@ std::string digits(const std::optional<double>& milliseconds) {
   return text.str();
 }
 
-/// A sentence on the recommended level; "" if it was not timed.
+/// Whether it fits and keeps float32 weights.
+bool is_choice(const Verdict& verdict) {
+  return verdict.fits && verdict.level != OptLevel::O3;
+}
+
+/// Of the times of the recommended level, or of the fastest, and of float32; "" without them.
 std::string times(const Preflight& found) {
-  const auto& taken = found.verdict(found.recommended).milliseconds;
-  if (!taken || !found.milliseconds) return "";
-  const std::string text = " An iteration takes " + digits(taken) + " ms, in float32 " +
-                           digits(found.milliseconds) + " ms";
-  if (*taken < *found.milliseconds) return text + '.';
-  const Verdict* fastest = nullptr;
+  const Verdict* told = nullptr;
   for (const Verdict& each : found.verdicts) {
-    const bool is_timed = each.fits && each.milliseconds;
-    if (is_timed && (!fastest || each.milliseconds < fastest->milliseconds)) fastest = &each;
+    const bool is_told = found.recommended == OptLevel::O0 || each.level == found.recommended;
+    if (!is_choice(each) || !is_told || !each.milliseconds) continue;
+    if (told == nullptr || each.milliseconds < told->milliseconds) told = &each;
   }
-  if (fastest->milliseconds < found.milliseconds) {
-    return text + ", at " + name(fastest->level) + ' ' + digits(fastest->milliseconds) + " ms.";
+  if (told == nullptr || !found.milliseconds) return "";
+  return " An iteration takes " + digits(told->milliseconds) + " ms at " + name(told->level) +
+         ", in float32 " + digits(found.milliseconds) + " ms.";
+}
+
+std::string advice(const Preflight& found) {
+  if (found.recommended != OptLevel::O0) {
+    return std::string("Recommended: ") + name(found.recommended) + '.';
   }
-  return text + "; no level is faster here.";
+  const auto& verdicts = found.verdicts;
+  if (!std::any_of(verdicts.begin(), verdicts.end(), is_choice)) {
+    return "No level fits that keeps float32 weights: take O0, which is float32.";
+  }
+  return "No level is faster here by more than 10 %: take O0, which is float32.";
 }
 
 }  // namespace
@@ -274,15 +305,17 @@ Preflight preflight(torch::nn::Module& module, const inspect::Initialize& initia
   inspect::check_model(module);
   Preflight found;
   const auto reference = inspect::run_in_float32(module, initialize);
+  found.milliseconds = inspect::time_in_float32(module, initialize);
   inspect::Rounding rounding(module, initialize);
   for (const auto level : {OptLevel::O1, OptLevel::O2, OptLevel::O3, OptLevel::O4, OptLevel::O5}) {
     found.verdicts.push_back(inspect::trial(level, module, initialize, reference));
-    inspect::check_rounding(found.verdicts.back(), rounding);
+    inspect::check_rounding(found.verdicts.back(), rounding, reference);
   }
-  found.milliseconds = reference.milliseconds;
-  for (const auto level : inspect::preferred(module.parameters().front().device())) {
-    if (found.verdict(level).fits) found.recommended = level;
+  if (found.milliseconds) {  // again: the machine may have had other work at first
+    const auto again = inspect::time_in_float32(module, initialize);
+    found.milliseconds = std::min(*found.milliseconds, again.value_or(*found.milliseconds));
   }
+  found.recommended = inspect::recommended(found, module.parameters().front().device());
   inspect::add_notes(found, reference);
   return found;
 }
@@ -311,12 +344,7 @@ std::ostream& operator<<(std::ostream& stream, const Preflight& found) {
     row.resize(33, ' ');
     stream << row << verdict.reason << '\n';
   }
-  if (found.recommended == OptLevel::O0) {
-    stream << "\nNo level fits that keeps float32 weights: take O0, which is float32.";
-  } else {
-    stream << "\nRecommended: " << name(found.recommended) << '.';
-    stream << inspect::times(found);
-  }
+  stream << '\n' << inspect::advice(found) << inspect::times(found);
   for (const auto& note : found.notes) stream << '\n' << note;
   return stream;
 }

@@ -53,7 +53,8 @@ def compiled(scope: contextlib.AbstractContextManager) -> tuple[torch.dtype, int
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a compiler")
 @torch._inductor.config.patch(compile_threads=1)
-@pytest.mark.parametrize("level", [pytest.param("O1", marks=pytest.mark.soak), "O4"])
+@pytest.mark.soak
+@pytest.mark.parametrize("level", LEVELS)
 def test_each_finds_its_own_graphs_on_disk(level, tmp_path, monkeypatch):
     """In both orders, which a tag of the program keeps apart."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

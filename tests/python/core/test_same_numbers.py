@@ -22,14 +22,8 @@ def script(name: str) -> list[float]:
 LIMITS = {"min_loss_scale": 512.0, "max_loss_scale": 2.0**18}
 
 
-@pytest.mark.parametrize(
-    ("name", "limits"),
-    [
-        pytest.param("clean", {}, marks=pytest.mark.soak),
-        pytest.param("rare", {}, marks=pytest.mark.soak),
-        ("often", LIMITS),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "limits"), [("clean", {}), ("rare", {}), ("often", LIMITS)])
 def test_the_loss_scale_over_ten_thousand_steps(name, limits):
     torch.manual_seed(0)
     param = nn.Linear(1, 1, bias=False)
