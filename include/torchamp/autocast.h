@@ -84,6 +84,13 @@ class TORCHAMP_API autocast {
     static_assert(detail::never<T>,
                   "autocast takes a device, and then a dtype: autocast(device, torch::kHalf)");
   }
+  template <class D, class E, class... Es,
+            std::enable_if_t<std::is_convertible_v<E, bool>, int> = 0>
+  autocast(D, c10::ScalarType, E, Es...) {
+    static_assert(detail::never<D>,
+                  "autocast takes what is beside a dtype by name: autocast(device, "
+                  "AutocastOptions(torch::kHalf).enabled(use_amp))");
+  }
   /// @endcond
   ~autocast();
   autocast(const autocast&) = delete;

@@ -70,6 +70,14 @@ class TORCHAMP_API GradScaler {
  public:
   /// Throws ValueError unless growth_factor > 1 and 0 < backoff_factor < 1.
   explicit GradScaler(const GradScalerOptions& options = {});
+  /// @cond
+  template <class T, class U, class... Us>
+  GradScaler(T, U, Us...) {
+    static_assert(detail::never<T>,
+                  "GradScaler takes its options by name: GradScaler(GradScalerOptions().init_scale("
+                  "1024).growth_factor(2))");
+  }
+  /// @endcond
   /// Moves scale and checks. Not copyable: there is one scale.
   GradScaler(GradScaler&&) = default;
   /// Like the constructor.

@@ -230,6 +230,9 @@ void scale_for_nothing(const at::Tensor& loss, const std::vector<torchamp::Optim
 void guard_nothing(const torchamp::AutocastState& casts) {
   torchamp::autocast(c10::kCUDA, c10::kHalf);  // error: nodiscard
   const torchamp::autocast half(c10::kHalf);   // error: autocast takes a device
-  torchamp::disable_casts();                   // error: nodiscard
-  casts.apply();                               // error: nodiscard
+  const torchamp::autocast off(c10::kCPU, c10::kHalf,
+                               false);           // error: autocast takes what is beside
+  const torchamp::GradScaler scaler(1024., 2.);  // error: GradScaler takes its options by name
+  torchamp::disable_casts();                     // error: nodiscard
+  casts.apply();                                 // error: nodiscard
 }
