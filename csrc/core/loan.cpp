@@ -15,7 +15,7 @@ void Loan::begin() {
   if (borrow_) return;
   if (state_ != nullptr) {
     if (!state_->is_in_backward()) state_->grads().unscale_checked();
-    state_->bring_together();
+    state_->masters().bring_together(state_->params());
     borrow_.emplace(state_->params(), LentGrads::kUsable);
   } else {
     masters_->bring_together(masters_->params());

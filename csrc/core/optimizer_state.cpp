@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -90,6 +89,12 @@ void note_dropped(Param& param) {
   set_grad_dtype(param.model);
 }
 
+/// Whether it was written through `.data` since master and model agreed. Waits for the device.
+bool is_data_written(const std::shared_ptr<Param>& param) {
+  const bool is_seen = !param->has_master() || param->is_borrowed || param->is_model_written();
+  return !is_seen && !param->is_master_ahead() && !param->is_rounded_master();
+}
+
 }  // namespace
 
 OptimizerState::OptimizerState(std::shared_ptr<Masters> masters, std::shared_ptr<Observer> observer)
@@ -126,8 +131,16 @@ void OptimizerState::add(const char* function, const Tensor& tensor, const Tenso
   const auto known = param_of(tensor);
   if (known != nullptr && steps(*known) && has_its_master(*known)) return;
   if (known != nullptr) check_unowned(function, *known);
-  begin_using(function, masters_->param_of(tensor, master));
+  const auto param = masters_->param_of(tensor, master);
+  param->users.push_back(this);
+  params_.push_back(param);
+  grads_.forget_seen();
   overflows_.append_param();
+  if (scaled_loss_ == ScaledLoss::kNone) return;
+  // A grad that it has already may be a scaled one.
+  if (grad_of(tensor).defined()) warnings_.add(std::string(function) + kDroppedUnknown);
+  tensor.mutable_grad().reset();
+  param->grad.notice(/*shows=*/false);
 }
 
 void check_unowned(const char* function, const Param& param) {
@@ -135,17 +148,6 @@ void check_unowned(const char* function, const Param& param) {
                     ": expected a parameter that no other optimizer steps, since it has a float32 "
                     "master, got one of sizes ",
                     param.model.sizes(), " that another steps; ", kOneOwner);
-}
-
-/// A grad that it has already may be a scaled one.
-void OptimizerState::begin_using(const char* function, const std::shared_ptr<Param>& param) {
-  param->users.push_back(this);
-  params_.push_back(param);
-  grads_.forget_seen();
-  if (scaled_loss_ == ScaledLoss::kNone) return;
-  if (grad_of(param->model).defined()) warn_once(std::string(function) + kDroppedUnknown);
-  param->model.mutable_grad().reset();
-  param->grad.notice(/*shows=*/false);
 }
 
 void OptimizerState::follow(const char* function, at::TensorList held) {
@@ -157,7 +159,7 @@ void OptimizerState::follow(const char* function, at::TensorList held) {
     const auto known = param_of(tensor);
     if (known != nullptr && !steps(*known)) check_unowned(function, *known);
   }
-  warning_.clear();
+  warnings_.clear();
   for (const Tensor& tensor : held) add(function, tensor);
   std::unordered_map<const c10::TensorImpl*, int64_t> places;
   for (size_t i = 0; i < params_.size(); ++i) places[params_[i]->model.unsafeGetTensorImpl()] = i;
@@ -290,19 +292,19 @@ void OptimizerState::begin_step(const char* function, bool needs_scale) {
               ": expected unscaled grads, got grads still scaled by a scale_loss with "
               "delay_unscale, as in no_sync(); run one without it before the step");
   grads_.check_no_strays(function, /*set_aside=*/true);
-  warning_.clear();
+  warnings_.clear();
   if (grads_.are_missing()) {
-    warn_once(std::string(function) + kLacksGrads);
+    warnings_.add(std::string(function) + kLacksGrads);
   } else if (scaled_loss_ == ScaledLoss::kWithoutGrads) {
-    warn_once(std::string(function) + kAssigned);
+    warnings_.add(std::string(function) + kAssigned);
   } else if (needs_scale && scaled_loss_ == ScaledLoss::kNone) {
-    warn_once(std::string(function) + kUnscaled);
+    warnings_.add(std::string(function) + kUnscaled);
   }
-  if (const Param* param = written_before_first_step()) {
-    std::ostringstream text;
-    text << function << kDataWritten << param->model.sizes() << kHowToWrite;
-    warn_once(text.str());
-  }
+  // Code that begins by data, such as ActNorm's, runs in the first forward.
+  if (std::exchange(has_stepped_, true) || masters_->adopts_data_writes()) return;
+  const auto written = std::find_if(params_.begin(), params_.end(), is_data_written);
+  if (written == params_.end()) return;
+  warnings_.add(c10::str(function, kDataWritten, (*written)->model.sizes(), kHowToWrite));
 }
 
 /// Parameters without a master keep their grads, as in PyTorch.
@@ -313,20 +315,6 @@ void OptimizerState::end_step(const std::vector<LossScaler*>& scalers,
   if (overflowed) refused = *overflowed ? refused.cpu() : Tensor();
   for (const auto& param : params_) param->grad.use(refused);
   forget_backwards();
-}
-
-/// Code that begins by data, such as ActNorm's, runs in the first forward.
-const Param* OptimizerState::written_before_first_step() {
-  if (std::exchange(has_stepped_, true) || masters_->adopts_data_writes()) return nullptr;
-  for (const auto& param : params_) {
-    const bool is_seen = !param->has_master() || param->is_borrowed || param->is_model_written();
-    if (!is_seen && !param->is_master_ahead() && !param->is_rounded_master()) return param.get();
-  }
-  return nullptr;
-}
-
-void OptimizerState::warn_once(const std::string& warning) {
-  if (warned_.insert(warning).second) warning_ = warning;
 }
 
 }  // namespace torchamp::core

@@ -25,6 +25,22 @@ constexpr const char* kOneOwner =
 /// Throws ValueError, which names `function`, if an optimizer steps the param's master.
 void check_unowned(const char* function, const Param& param);
 
+/// What an optimizer's program may not have meant. Each text is told once.
+class Warnings {
+ public:
+  /// At a new step, or look at the groups.
+  void clear() { last_.clear(); }
+  void add(const std::string& text) {
+    if (told_.insert(text).second) last_ = text;
+  }
+  /// The last since clear() that is new; empty if there is none.
+  const std::string& last() const { return last_; }
+
+ private:
+  std::string last_;
+  std::unordered_set<std::string> told_;
+};
+
 /// The parameters that one optimizer steps, the grads that its next step uses, and the overflows
 /// that skip it. docs/grads.md is the specification.
 class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<OptimizerState> {
@@ -84,8 +100,6 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// Clears overflows.
   void clear_overflows();
 
-  /// Synchronizes masters and model.
-  void bring_together() const { masters_->bring_together(params_); }
   /// Brings the grads' states up to date: drops what a step has skipped, and reads what the program
   /// has done to the grads.
   void update_grads();
@@ -112,7 +126,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
 
   /// A warning about what the program may not have meant, found by the last step or look at the
   /// groups, and by none before; empty if there is none.
-  const std::string& warning() const { return warning_; }
+  const std::string& warning() const { return warnings_.last(); }
 
   /// The others of this thread that are not among `given`.
   static std::vector<std::shared_ptr<OptimizerState>> others_than(
@@ -122,15 +136,10 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   bool has_its_master(const Param& param) const {
     return param.has_master() || !masters_->makes_master_of(param.model);
   }
-  void begin_using(const char* function, const std::shared_ptr<Param>& param);
   void retire(const std::shared_ptr<Param>& param);
   void keep(const std::vector<int64_t>& kept);
   void end_zeroing(bool all);
   void forget_backwards();
-  /// At the first step, one that was written through `.data` since initialize; else null. Waits for
-  /// the device.
-  const Param* written_before_first_step();
-  void warn_once(const std::string& warning);
 
   ParamList params_;
   std::shared_ptr<Masters> masters_;
@@ -141,8 +150,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   enum class ScaledLoss { kNone, kWithoutGrads, kWithGrads } scaled_loss_ = ScaledLoss::kNone;
   bool has_stepped_ = false;  ///< or has begun to
   std::thread::id thread_;    ///< that used it last
-  std::string warning_;
-  std::unordered_set<std::string> warned_;
+  Warnings warnings_;
   std::shared_ptr<Observer> observer_;  ///< may be null
 };
 

@@ -8,7 +8,7 @@ namespace torchamp::core {
 void Step::begin(const char* function) {
   const auto is_dynamic = [](const LossScaler* scaler) { return scaler->dynamic(); };
   state_->begin_step(function, std::any_of(scalers_.begin(), scalers_.end(), is_dynamic));
-  state_->bring_together();
+  state_->masters().bring_together(state_->params());
   if (writes_model_) return;
   state_->grads().unscale_checked();
   borrow_ = std::make_unique<Borrow>(state_->params(), LentGrads::kStep);

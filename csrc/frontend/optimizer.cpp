@@ -144,7 +144,7 @@ torch::optim::Optimizer& Optimizer::wrapped() const {
 
 std::vector<at::Tensor> Optimizer::master_params() const {
   core::OptimizerState& state = *wrapped_of(*this).state;
-  state.bring_together();
+  state.masters().bring_together(state.params());
   state.show_grads();
   return core::masters_of(state.params());
 }

@@ -357,8 +357,10 @@ void bind_stepped(StateClass& state) {
       .def(
           "refresh", [](const OptimizerState& self) { core::refresh(self.params()); }, Unlocked(),
           "Synchronizes model and masters where one was written from outside; the model wins.")
-      .def("bring_together", &OptimizerState::bring_together, Unlocked(),
-           "Does that, also of what was written through .data if steps adopt that.")
+      .def(
+          "bring_together",
+          [](const OptimizerState& self) { self.masters().bring_together(self.params()); },
+          Unlocked(), "Does that, also of what was written through .data if steps adopt that.")
       .def("overwrite_masters", &overwrite_masters, Unlocked(),
            "master = float(model), regardless of the version counters.")
       .def(
