@@ -18,6 +18,7 @@ PREFLIGHT, ROUNDING, ITERATION = (
 CONSTANTS = [
     (PREFLIGHT, "kMaxLossError", trial.MAX_LOSS_ERROR),
     (PREFLIGHT, "kMaxGradError", trial.MAX_GRAD_ERROR),
+    (PREFLIGHT, "kLess", preflight._LESS),
     (ROUNDING, "kMaxError", trial.MAX_OUTPUT_ERROR),
     (ROUNDING, "kSamples", iteration._SAMPLES),
     (ITERATION, "kTimed", iteration._TIMED),
