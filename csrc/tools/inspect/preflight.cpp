@@ -272,7 +272,8 @@ bool is_choice(const Verdict& verdict) {
   return verdict.fits && verdict.level != OptLevel::O3;
 }
 
-/// Of the times of the recommended level, or of the fastest, and of float32; "" without them.
+/// The sentence on the times of the recommended level, or of the fastest, and of float32; ""
+/// without them.
 std::string times(const Preflight& found) {
   const Verdict* told = nullptr;
   for (const Verdict& each : found.verdicts) {
