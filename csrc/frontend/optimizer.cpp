@@ -8,6 +8,7 @@
 #include "core/step.h"
 #include "frontend/checkpoint/kinds.h"
 #include "frontend/device_grads.h"
+#include "frontend/graphed.h"
 #include "frontend/session.h"
 #include "frontend/skip_messages.h"
 
@@ -56,6 +57,7 @@ bool Optimizer::step() {
     optimizer.wrapped->step();
     return true;
   }
+  note_step(*this);
   const PausedLoan paused(amp_->session());
   prepare_states(amp_->session(), optimizer);
   core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
@@ -93,6 +95,7 @@ at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosur
                 "Options::loss_scale, or take O4 or O5, which need none. With an optimizer that "
                 "needs the grads once, run the backward in scale_loss, then call step()");
   }
+  note_step(*this);
   const PausedLoan paused(amp_->session());
   prepare_states(amp_->session(), optimizer);
   core::Step step(optimizer.state, amp_->session().scalers(), /*writes_model=*/false);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 #include "aten/fallback.h"
 #include "math/report.h"
@@ -22,6 +23,8 @@ constexpr int64_t kFirstReports = 64;
 Report& in(const Tensor& bytes) {
   return *static_cast<Report*>(bytes.mutable_data_ptr());
 }
+
+thread_local int reports_in_graphs = 0;
 
 uint64 packed_in(const Tensor& bytes) {
   return __atomic_load_n(&in(bytes).outcome, __ATOMIC_ACQUIRE);
@@ -79,11 +82,23 @@ Ring& ring_for(at::Device device) {
 }  // namespace
 
 BackwardReport::BackwardReport(const Tensor& bytes) : bytes_(bytes) {
-  in(bytes_) = {packed_outcome(kClean, 0.0f), 0, {}};
+  if (bytes_.is_cpu()) in(bytes_) = {packed_outcome(kClean, 0.0f), 0, {}};
+}
+
+/// The outcome comes last: it says that the names are there.
+std::shared_ptr<const BackwardReport> BackwardReport::read_back() const {
+  const auto read = ring_for(bytes_.device()).take();
+  constexpr int64_t kOutcome = sizeof(Report::outcome), kEnd = sizeof(Report);
+  for (const auto& [begin, end] : {std::pair{kOutcome, kEnd}, std::pair{int64_t{0}, kOutcome}}) {
+    read->bytes_.slice(0, begin, end).copy_(bytes_.slice(0, begin, end), /*non_blocking=*/true);
+  }
+  last_read_ = read;
+  return read;
 }
 
 float BackwardReport::outcome() const {
-  return float_from_bits(static_cast<uint32>(packed_in(bytes_)));
+  if (bytes_.is_cpu()) return float_from_bits(static_cast<uint32>(packed_in(bytes_)));
+  return last_read_ == nullptr ? kNotArrived : last_read_->outcome();
 }
 
 bool BackwardReport::has_arrived() const {
@@ -99,14 +114,17 @@ bool BackwardReport::found_bad_loss() const {
 }
 
 float BackwardReport::loss_scale() const {
+  if (last_read_ != nullptr) return last_read_->loss_scale();
   return float_from_bits(static_cast<uint32>(packed_in(bytes_) >> 32));
 }
 
 int64_t BackwardReport::nonfinite() const {
+  if (last_read_ != nullptr) return last_read_->nonfinite();
   return found_inf() ? in(bytes_).nonfinite : 0;
 }
 
 std::vector<int64_t> BackwardReport::first_nonfinite() const {
+  if (last_read_ != nullptr) return last_read_->first_nonfinite();
   const int32* const first = in(bytes_).first;
   return {first, first + std::min<int64_t>(nonfinite(), kNamedPositions)};
 }
@@ -115,8 +133,24 @@ void BackwardReport::reset() {
   __atomic_store_n(&in(bytes_).outcome, uint64{0}, __ATOMIC_RELEASE);
 }
 
+ReportsInGraphs::ReportsInGraphs() {
+  ++reports_in_graphs;
+}
+
+ReportsInGraphs::~ReportsInGraphs() {
+  --reports_in_graphs;
+}
+
+bool ReportsInGraphs::are_on() {
+  return reports_in_graphs > 0;
+}
+
 std::shared_ptr<BackwardReport> acquire_report(at::Device device) {
-  return device.is_meta() || may_be_captured(device) ? nullptr : ring_for(device).take();
+  if (device.is_meta()) return nullptr;
+  if (!may_be_captured(device)) return ring_for(device).take();
+  if (!ReportsInGraphs::are_on()) return nullptr;
+  const auto options = at::TensorOptions(at::kByte).device(device);
+  return std::make_shared<BackwardReport>(at::empty({int64_t{sizeof(Report)}}, options));
 }
 
 std::shared_ptr<const BackwardReport> report_scale(const Tensor& loss_scale) {

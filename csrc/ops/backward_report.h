@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torchamp/detail/export.h>
 
 #include <memory>
 #include <vector>
@@ -11,8 +12,13 @@ namespace torchamp {
 /// The end of one backward: its last pass writes it. Only what has_arrived() may be read.
 class BackwardReport {
  public:
-  /// `bytes`: of a math/report.h Report, in memory that host and device see.
+  /// `bytes`: of a math/report.h Report, in memory that host and device see; of one in a graph, in
+  /// the device's.
   explicit BackwardReport(const at::Tensor& bytes);
+
+  /// Of one in a graph: what the last replay has written, which a copy after the queued work brings.
+  /// It is what this one tells from then on.
+  std::shared_ptr<const BackwardReport> read_back() const;
 
   /// Never waits, and reads only host memory.
   bool has_arrived() const;
@@ -37,10 +43,23 @@ class BackwardReport {
 
  private:
   at::Tensor bytes_;
+  mutable std::shared_ptr<const BackwardReport> last_read_;  ///< of one in a graph
+};
+
+/// While it lives, backwards that this thread captures into a graph have reports, too.
+class TORCHAMP_API ReportsInGraphs {
+ public:
+  ReportsInGraphs();
+  ~ReportsInGraphs();
+  ReportsInGraphs(const ReportsInGraphs&) = delete;
+  ReportsInGraphs& operator=(const ReportsInGraphs&) = delete;
+
+  static bool are_on();
 };
 
 /// A report for a backward on `device`: one that is neither held nor still to be written by a
-/// pass, or a new one. Null during a graph capture, whose replays would write it again and again.
+/// pass, or a new one. During a graph's capture, whose replays write it again and again, it is in
+/// the device's memory, or null unless ReportsInGraphs are on.
 std::shared_ptr<BackwardReport> acquire_report(at::Device device);
 
 /// Reports `loss_scale`, a float32 scalar, as it is now, by copies after the queued work. Null like

@@ -1,4 +1,5 @@
 #include "core/optimizer_state.h"
+#include "graphs/captured_iteration.h"
 #include "python/bindings.h"
 #include "telemetry/measure.h"
 #include "telemetry/skip_messages.h"
@@ -21,6 +22,31 @@ py::tuple known(const LateReport& report) {
   const Telemetry& known = report.known();
   return py::make_tuple(known.steps, known.skipped_steps, known.stepped,
                         py::tuple(py::cast(known.loss_scales)));
+}
+
+using StatesAndReports =
+    std::vector<std::pair<std::shared_ptr<core::OptimizerState>, std::shared_ptr<LateReport>>>;
+
+void bind_captured_iteration(py::module_& module) {
+  py::class_<CapturedIteration>(
+      module, "CapturedIteration",
+      "What the host does around an iteration that a CUDA graph replays. Made before the capture; "
+      "without end(), grads are as before it again when it is gone.")
+      .def(py::init([](const StatesAndReports& optimizers) {
+             std::vector<CapturedIteration::Stepped> stepped;
+             for (const auto& [state, report] : optimizers) stepped.push_back({state, report});
+             return std::make_unique<CapturedIteration>(std::move(stepped));
+           }),
+           py::arg("optimizers"))
+      .def("check_step", &CapturedIteration::check_step, py::arg("state"),
+           "Before a step in the capture. Raises RuntimeError if it uses a grad of before it.")
+      .def("end", &CapturedIteration::end, Unlocked(), "In the capture, after the iteration.")
+      .def("is_current", &CapturedIteration::is_current,
+           "Whether parameters and masters are those of the capture, in the same memory.")
+      .def("before_replay", &CapturedIteration::before_replay, Unlocked(),
+           "Model and masters follow what the program has written.")
+      .def("after_replay", &CapturedIteration::after_replay, Unlocked(),
+           "Leaves the iteration's grads; its steps are counted once the device has reported.");
 }
 
 }  // namespace
@@ -50,6 +76,7 @@ void bind_report(py::module_& module) {
            "Counts the steps that the device has reported. Returns the skipped ones.")
       .def("known", &known,
            "(steps, skipped_steps, stepped, loss_scales), as flush() has counted.");
+  bind_captured_iteration(module);
 }
 
 }  // namespace torchamp::python

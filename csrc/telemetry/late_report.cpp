@@ -44,6 +44,22 @@ bool is_in_graph(const EndedBackward& backward) {
 
 }  // namespace
 
+LateReport::ReportedStep LateReport::ReportedStep::read_back() const {
+  std::map<const BackwardReport*, std::shared_ptr<const BackwardReport>> reads;
+  const auto read = [&](std::shared_ptr<const BackwardReport>& report) {
+    if (report == nullptr || report->bytes().is_cpu()) return;
+    auto& known = reads[report.get()];
+    if (known == nullptr) known = report->read_back();
+    report = known;
+  };
+  ReportedStep result = *this;
+  for (EndedBackward& backward : result.backwards) {
+    for (auto* report : {&backward.end, &backward.weights, &backward.here}) read(*report);
+  }
+  for (ReportedScale& scale : result.scales) read(scale.report);
+  return result;
+}
+
 bool LateReport::ReportedStep::has_arrived() const {
   return std::all_of(backwards.begin(), backwards.end(), torchamp::has_arrived) &&
          std::all_of(scales.begin(), scales.end(), [](const ReportedScale& scale) {
@@ -94,10 +110,15 @@ void LateReport::after_backward(EndedBackward backward) {
 void LateReport::after_step(const std::vector<LossScaler*>& scalers) {
   ReportedStep step{std::exchange(backwards_, {}), {}};
   if (std::any_of(step.backwards.begin(), step.backwards.end(), is_in_graph)) return;
-  if (may_be_captured(scalers.front()->device())) return;
+  const bool is_captured = may_be_captured(scalers.front()->device());
+  if (is_captured && !ReportsInGraphs::are_on()) return;
   for (const LossScaler* scaler : scalers) step.scales.push_back(scale_of(*scaler));
   if (!std::all_of(step.scales.begin(), step.scales.end(), is_known)) return;
-  arriving_.push_back(std::move(step));
+  is_captured ? captured_.push_back(std::move(step)) : arriving_.push_back(std::move(step));
+}
+
+void LateReport::after_replay(const std::vector<ReportedStep>& captured) {
+  for (const ReportedStep& step : captured) arriving_.push_back(step.read_back());
 }
 
 std::vector<SkippedStep> LateReport::flush() {

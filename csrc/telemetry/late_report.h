@@ -39,7 +39,7 @@ class TORCHAMP_API LateReport : public core::Observer {
  public:
   void after_backward(core::EndedBackward backward) override;
   void forget_backwards() override { backwards_.clear(); }
-  /// Does nothing if the step was captured into a graph.
+  /// Does nothing if the step was captured into a graph, unless ReportsInGraphs are on.
   void after_step(const std::vector<LossScaler*>& scalers) override;
 
   /// Counts the reports that have arrived, and returns the skipped steps among them.
@@ -47,21 +47,28 @@ class TORCHAMP_API LateReport : public core::Observer {
   /// What flush() has counted.
   const Telemetry& known() const { return known_; }
 
- private:
   struct ReportedStep {
     std::vector<core::EndedBackward> backwards;
     std::vector<ReportedScale> scales;  ///< by loss
 
+    /// Of one in a graph: as the replay that is queued last takes it.
+    ReportedStep read_back() const;
     bool has_arrived() const;
     bool was_skipped() const;
     SkippedStep skip() const;
     std::vector<double> scale_values() const;
   };
+  /// The steps that have been captured into a graph since the last call.
+  std::vector<ReportedStep> take_captured() { return std::exchange(captured_, {}); }
+  /// After the graph's replay.
+  void after_replay(const std::vector<ReportedStep>& captured);
 
+ private:
   void count(const ReportedStep& step);
 
   std::vector<core::EndedBackward> backwards_;
   std::deque<ReportedStep> arriving_;
+  std::vector<ReportedStep> captured_;
   int64_t skipped_in_a_row_ = 0;
   std::vector<double> scales_then_;  ///< after the first of those
   Telemetry known_;

@@ -115,9 +115,14 @@ def warn(text: str) -> None:
 def _frame_of_the_program() -> FrameType:
     """The innermost frame outside of torchamp and torch, or the outermost one."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_NOT_THE_PROGRAM) and frame.f_back is not None:
+    while not is_of_the_program(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+def is_of_the_program(file: str) -> bool:
+    """Whether a frame of `file` is not torchamp's, torch's or the interpreter's."""
+    return not file.startswith(_NOT_THE_PROGRAM)
 
 
 def is_rank_zero() -> bool:

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "frontend/device_grads.h"
+#include "frontend/graphed.h"
 #include "ops/step_rules.h"
 
 namespace torchamp::optim {
@@ -121,11 +122,9 @@ void FusedSteppers::make(std::vector<Place> rest, const StorageOptions& storage)
 /// Checks the grads, and makes the steppers what groups, options and states are now.
 void FusedSteppers::update(FusedOptimizer& optimizer) {
   check_grads(optimizer);
-  auto now = places_of(optimizer);
-  const bool were_cleared = optimizer.state().size() < state_count_;
-  if (now != places_ || were_cleared) {
-    make(now, optimizer.storage());
-    places_ = std::move(now);
+  if (!are_current(optimizer)) {
+    places_ = places_of(optimizer);
+    make(places_, optimizer.storage());
     for (Stepper& stepper : steppers_) {
       for (size_t i = 0; i < stepper.core.params().size(); ++i) adopt(optimizer, stepper, i);
     }
@@ -135,7 +134,14 @@ void FusedSteppers::update(FusedOptimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     rows.push_back(static_cast<const FusedOptions&>(group.options()).hyper());
   }
-  for (Stepper& stepper : steppers_) stepper.core.set_hyper(rows);
+  for (Stepper& stepper : steppers_) {
+    stepper.core.set_hyper(rows);
+    for (size_t group = 0; group < rows.size(); ++group) lend_rate(optimizer, group, stepper.core);
+  }
+}
+
+bool FusedSteppers::are_current(FusedOptimizer& optimizer) const {
+  return places_of(optimizer) == places_ && optimizer.state().size() >= state_count_;
 }
 
 void FusedSteppers::adopt(FusedOptimizer& optimizer, Stepper& stepper, size_t i) {

@@ -24,6 +24,8 @@ class FusedSteppers {
   /// Steps what `state` does, all parameters of the groups, and writes the model's in the same
   /// pass. After an overflow nothing changes, which only the device knows.
   void step_masters(FusedOptimizer& optimizer, core::OptimizerState& state);
+  /// Whether the next step will find the parameters, masters and states that the last one has left.
+  bool are_current(FusedOptimizer& optimizer) const;
   /// Makes the next step read the optimizer's `state()` again, which has been changed.
   void clear();
 

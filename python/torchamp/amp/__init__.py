@@ -34,6 +34,7 @@ from torchamp.amp._casts.autocast import (
 )
 from torchamp.amp._float32_params import float32_params
 from torchamp.amp._grad_scaler import GradScaler
+from torchamp.amp._graphed import graphed
 from torchamp.amp._initialize import initialize
 from torchamp.amp._model.inference import AveragedModel, cast_for_inference
 from torchamp.amp._optimizer.clip import clip_grad_norm_, clip_grad_value_
@@ -66,6 +67,7 @@ __all__ = [
     "float32_params",
     "float_function",
     "fsdp_policy",
+    "graphed",
     "half_function",
     "initialize",
     "load",

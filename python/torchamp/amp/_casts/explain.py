@@ -31,11 +31,11 @@ def explain(
         return
     running = _running(model, error)
     if autocast_type is not None:
-        _add_note(error, _AUTOCAST[kind].format(autocast_type) + _or_kept(running, model))
+        add_note(error, _AUTOCAST[kind].format(autocast_type) + _or_kept(running, model))
     elif dtype in LOW_PRECISION:
         notes = {"overflow": _overflow_note, "no kernel": _kernel_note, "mixed": _mismatch_note}
         around = autocast_around(dtype, device.type)
-        _add_note(error, around or notes[kind](running, model))
+        add_note(error, around or notes[kind](running, model))
 
 
 _AUTOCAST = {
@@ -57,13 +57,13 @@ def explain_change(
             note = f"parameter {name!r} is in {param.dtype}"
             if module := name.rpartition(".")[0]:
                 note += f"; if a forward has cast it, initialize with keep_fp32={module!r}"
-            return _add_note(error, note)
+            return add_note(error, note)
 
 
 def explain_backward(error: object) -> None:
     """Adds a note with the cause and a remedy to an error about dtypes of a backward."""
     if isinstance(error, RuntimeError) and (note := _BACKWARD.get(_C.dtype_error(str(error)))):
-        _add_note(error, note)
+        add_note(error, note)
 
 
 _BACKWARD = {
@@ -74,7 +74,7 @@ _BACKWARD = {
 }
 
 
-def _add_note(error: Exception, note: str) -> None:
+def add_note(error: Exception, note: str) -> None:
     if hasattr(error, "add_note"):
         error.add_note(f"torchamp: {note}")
 

@@ -1,0 +1,108 @@
+#include "graphs/captured_iteration.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace torchamp {
+namespace {
+
+using at::Tensor;
+using core::Param;
+
+/// Assigning a grad costs, and the same one is there after most replays.
+void set_grad(const Tensor& tensor, const Tensor& grad) {
+  if (!tensor.grad().is_same(grad)) tensor.mutable_grad() = grad;
+}
+
+}  // namespace
+
+CapturedIteration::CapturedIteration(std::vector<Stepped> optimizers) {
+  for (Stepped& each : optimizers) {
+    Entry& entry = entries_.emplace_back(Entry{std::move(each), {}, {}});
+    entry.optimizer.report->take_captured();
+    for (const std::shared_ptr<Param>& param : entry.optimizer.state->params()) {
+      const Tensor &model = param->model, &master = param->master;
+      entry.places.push_back({param, model.const_data_ptr(), master.const_data_ptr(),
+                              model.requires_grad(), model.grad(), master.grad(), {}, {}});
+      had_grads_ |= model.grad().defined();
+    }
+  }
+  bring_together();
+}
+
+CapturedIteration::~CapturedIteration() {
+  if (!reports_) return;
+  for (const Entry& entry : entries_) {
+    entry.optimizer.report->take_captured();
+    entry.optimizer.state->clear_overflows();
+    for (const Place& place : entry.places) {
+      set_grad(place.param->model, place.before);
+      set_grad(place.param->master, place.master_before);
+    }
+  }
+}
+
+void CapturedIteration::bring_together() const {
+  for (const Entry& entry : entries_) {
+    const core::OptimizerState& state = *entry.optimizer.state;
+    state.masters().bring_together(state.params());
+  }
+}
+
+void CapturedIteration::check_step(const core::OptimizerState& state) const {
+  for (const Entry& entry : entries_) {
+    const bool is_it = entry.optimizer.state.get() == &state;
+    const bool is_old = is_it && std::any_of(entry.places.begin(), entry.places.end(),
+                                             [](const Place& place) {
+                                               return place.before.defined() &&
+                                                      place.before.is_same(place.param->model.grad());
+                                             });
+    TORCH_CHECK(!is_old,
+                "graphed: expected a function that begins with zero_grad() and ends with step(), "
+                "got a step by a grad of an earlier call; give one call all micro-batches of its "
+                "step, and let zero_grad() drop the grads, as it does by default");
+  }
+}
+
+void CapturedIteration::end() {
+  bring_together();
+  for (Entry& entry : entries_) {
+    for (Place& place : entry.places) {
+      place.after = place.param->model.grad();
+      place.master_after = place.param->master.grad();
+      place.before = place.master_before = Tensor();
+    }
+    entry.steps = entry.optimizer.report->take_captured();
+  }
+  reports_.reset();
+}
+
+bool CapturedIteration::is_current() const {
+  const auto is_still = [this](const Place& place, const std::shared_ptr<Param>& param) {
+    const Tensor& model = param->model;
+    return place.param == param && place.model_data == model.const_data_ptr() &&
+           place.master_data == param->master.const_data_ptr() &&
+           place.requires_grad == model.requires_grad() && (had_grads_ || !model.grad().defined());
+  };
+  return std::all_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    const core::ParamList& params = entry.optimizer.state->params();
+    return std::equal(entry.places.begin(), entry.places.end(), params.begin(), params.end(),
+                      is_still);
+  });
+}
+
+void CapturedIteration::before_replay() const {
+  bring_together();
+}
+
+void CapturedIteration::after_replay() const {
+  for (const Entry& entry : entries_) {
+    entry.optimizer.report->after_replay(entry.steps);
+    for (const Place& place : entry.places) {
+      set_grad(place.param->model, place.after);
+      set_grad(place.param->master, place.master_after);
+    }
+  }
+}
+
+}  // namespace torchamp
