@@ -362,7 +362,6 @@ class GraphedFunction::Impl {
 
   static void replay(Graph& graph, const Inputs& inputs) {
     graph.iteration->before_replay();
-    const at::NoGradGuard no_grad;
     for (size_t i = 0; i < inputs.size(); ++i) {
       graph.inputs[i].copy_(inputs[i], /*non_blocking=*/true);
     }

@@ -5,12 +5,14 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torchamp/detail/graphed.h>
 #include <torchamp/logging.h>
 #include <torchamp/ops.h>
 #include <torchamp/optim/adam.h>
 #include <torchamp/telemetry.h>
 
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -162,6 +164,103 @@ TEST_F(SimulatedCuda, AnOverflowIsToldOnceTheDeviceHasFoundIt) {
   set_log_sink(before);
   EXPECT_EQ(heard,
             std::vector<std::string>{"loss 0 is not finite: step skipped, loss scale now 32768"});
+}
+
+/// A graph of the kernels alone: torch's ops run once, in the capture.
+class KernelGraph : public detail::DeviceGraph {
+ public:
+  void begin_capture() override {
+    ASSERT_EQ(ptxBeginCapture(simulated::handle_of(simulated::current_stream(0))), 0);
+  }
+  void end_capture() override {
+    ASSERT_EQ(ptxEndCapture(simulated::handle_of(simulated::current_stream(0))), 0);
+  }
+  void replay() override { ASSERT_EQ(ptxReplay(0, nullptr), 0); }
+};
+
+/// Replays unscale the same grads, of a loss that is finite or not, and step.
+class GraphedOnTheDevice : public testing::Test {
+ protected:
+  GraphedOnTheDevice() {
+    before_ = set_log_sink([this](LogLevel, const std::string& text) { heard_.push_back(text); });
+    amped_.optimizer.zero_grad();
+    heard_.clear();
+  }
+  ~GraphedOnTheDevice() override { set_log_sink(before_); }
+
+  void call() {
+    iteration_(batch_.data, batch_.target);
+    launches_ = simulated::counts().launches;
+  }
+  Telemetry known() {
+    simulated::synchronize(simulated::current_stream(0));
+    return telemetry(amped_.optimizer);
+  }
+
+  void iterate(const Tensor& data, const Tensor& target) {
+    amped_.optimizer.zero_grad();
+    scale_loss scaled_loss(loss_of(amped_.model(data), target) * factor_, amped_.optimizer);
+    scaled_loss.backward();
+    scaled_loss.finish();
+    amped_.optimizer.step();
+  }
+
+  Net net_ = make_net(kCard);
+  Batch batch_ = make_batch(kCard);
+  optim::FusedAdamW adamw_{net_->parameters(), optim::FusedAdamWOptions(0.01)};
+  Amped<Net> amped_ = initialize(net_, adamw_, Options(OptLevel::O2).verbosity(1));
+  double factor_ = 1;
+  std::uint64_t launches_ = 0;
+  std::vector<std::string> heard_;
+  LogSink before_;
+  std::function<void(const Tensor&, const Tensor&)> function_ =
+      [this](const Tensor& data, const Tensor& target) { iterate(data, target); };
+  detail::Graphed<std::function<void(const Tensor&, const Tensor&)>> iteration_{
+      function_, {at::kCUDA, [] { return std::make_unique<KernelGraph>(); }}, 8};
+};
+
+TEST_F(GraphedOnTheDevice, EachReplayIsCounted) {
+  for (int i = 1; i <= 9; ++i) {
+    call();
+    EXPECT_EQ(known().steps, i);
+    EXPECT_EQ(known().skipped_steps, 0);
+    EXPECT_EQ(known().loss_scales, std::vector<double>{65536});
+  }
+}
+
+TEST_F(GraphedOnTheDevice, EachSkippedReplayIsTold) {
+  for (int i = 0; i < 3; ++i) call();
+  factor_ = std::numeric_limits<double>::infinity();
+  for (int i = 1; i <= 3; ++i) {
+    call();
+    EXPECT_EQ(known().skipped_steps, i);
+    EXPECT_EQ(known().loss_scales, std::vector<double>{65536.0 / (1 << i)});
+    EXPECT_FALSE(*known().stepped);
+  }
+  EXPECT_EQ(heard_, (std::vector<std::string>{
+                        "loss 0 is not finite: step skipped, loss scale now 32768",
+                        "loss 0 is not finite: step skipped, loss scale now 16384",
+                        "loss 0 is not finite: step skipped, loss scale now 8192"}));
+}
+
+TEST_F(GraphedOnTheDevice, AReplayIsTwoLaunchesAndNoWait) {
+  for (int i = 0; i < 4; ++i) call();
+  const simulated::Counts before = simulated::counts();
+  call();
+  const simulated::Counts after = simulated::counts();
+  EXPECT_EQ(after.launches - before.launches, 2u);
+  EXPECT_EQ(after.waits - before.waits, 0u);
+}
+
+TEST_F(GraphedOnTheDevice, EachReplayReadsTheLearningRate) {
+  for (int i = 0; i < 5; ++i) call();
+  adamw_.param_groups()[0].options().set_lr(0);
+  const Tensor before = net_->first->weight.detach().cpu();
+  call();
+  EXPECT_TRUE(net_->first->weight.detach().cpu().equal(before));
+  adamw_.param_groups()[0].options().set_lr(0.5);
+  call();
+  EXPECT_FALSE(net_->first->weight.detach().cpu().equal(before));
 }
 
 /// Of the end of a backward and the step.

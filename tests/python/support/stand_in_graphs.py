@@ -30,6 +30,7 @@ class Recorded:
             self.captures += 1
             self._call = args, kwargs
             self._rates = [group["lr"] for group in self._groups()]
+            self._grads_before = [param.grad for param in self._params()]
         self.result = self._function(*args, **kwargs)
         return self.result
 
@@ -59,12 +60,14 @@ class Recorded:
 
     def replayed(self) -> Callable[[], None]:
         (args, kwargs), rates, result = self._call, self._rates, self.result
-        grads = [param.grad for param in self._params()]
+        before, grads = self._grads_before, [param.grad for param in self._params()]
 
         def replay() -> None:
             numbers = [group["lr"] for group in self._groups()]
             for group, rate in zip(self._groups(), rates):
                 group["lr"] = rate
+            for param, grad in zip(self._params(), before):
+                param.grad = grad
             new = self._function(*args, **kwargs)
             for group, number in zip(self._groups(), numbers):
                 group["lr"] = number
