@@ -34,8 +34,33 @@ def halvings(first_scale: float, last_scale: float) -> int:
     return round(math.log2(first_scale / last_scale))
 
 
+def adamw(network: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        network.parameters(), LEARNING_RATE, fused=True, capturable=next(network.parameters()).is_cuda
+    )
+
+
+def captured(training: Training) -> Training:
+    """The same as a CUDA graph, as torch's documentation captures an iteration."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            training.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = training.step().detach()
+
+    def step() -> Tensor:
+        graph.replay()
+        return loss
+
+    return Training(step, training.skipped_steps, training.close)
+
+
 def float32(network: nn.Module, batch: Batch) -> Training:
-    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, fused=True)
+    optimizer = adamw(network)
 
     def step() -> Tensor:
         optimizer.zero_grad()
@@ -50,7 +75,7 @@ def float32(network: nn.Module, batch: Batch) -> Training:
 def torch_amp(network: nn.Module, batch: Batch, dtype: torch.dtype) -> Training:
     """torch.amp, with a GradScaler for float16."""
     device = batch.inputs[0].device.type
-    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, fused=True)
+    optimizer = adamw(network)
     scaler = torch.amp.GradScaler(device, enabled=dtype == torch.float16)
 
     def step() -> Tensor:
@@ -66,7 +91,9 @@ def torch_amp(network: nn.Module, batch: Batch, dtype: torch.dtype) -> Training:
     return Training(step, lambda: halvings(first_scale, scaler.get_scale()))
 
 
-def opt_level(network: nn.Module, batch: Batch, level: str) -> Training:
+def opt_level(
+    network: nn.Module, batch: Batch, level: str, *, is_captured: bool = False
+) -> Training:
     optimizer = optimizers.FusedAdamW(network.parameters(), LEARNING_RATE)
     handle = torchamp.Amp(network, optimizer, level)
 
@@ -80,7 +107,8 @@ def opt_level(network: nn.Module, batch: Batch, level: str) -> Training:
 
     scaler = handle.loss_scalers[0]
     first_scale = scaler.loss_scale()
-    return Training(step, lambda: halvings(first_scale, scaler.loss_scale()), handle.close)
+    run = torchamp.amp.graphed(step) if is_captured else step
+    return Training(run, lambda: halvings(first_scale, scaler.loss_scale()), handle.close)
 
 
 #: Factories by name, which take a network on its device and a batch.
@@ -93,6 +121,12 @@ VARIANTS: dict[str, Callable[[nn.Module, Batch], Training]] = {
     "O2": lambda *task: opt_level(*task, "O2"),
     "O4": lambda *task: opt_level(*task, "O4"),
     "O5": lambda *task: opt_level(*task, "O5"),
+    "float32, captured": lambda *task: captured(float32(*task)),
+    "torch.amp, bfloat16, captured": lambda *task: captured(torch_amp(*task, torch.bfloat16)),
+    "O1, captured": lambda *task: opt_level(*task, "O1", is_captured=True),
+    "O2, captured": lambda *task: opt_level(*task, "O2", is_captured=True),
+    "O4, captured": lambda *task: opt_level(*task, "O4", is_captured=True),
+    "O5, captured": lambda *task: opt_level(*task, "O5", is_captured=True),
 }
 
 
@@ -114,4 +148,4 @@ def base_for(device: str) -> str:
 def set_precision(name: str) -> None:
     """Sets whether float32 products use TF32: never, always, or PyTorch's default."""
     torch.set_float32_matmul_precision("high" if name == "TF32" else "highest")
-    torch.backends.cudnn.allow_tf32 = name != "float32"
+    torch.backends.cudnn.allow_tf32 = not name.startswith("float32")

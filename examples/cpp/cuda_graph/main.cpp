@@ -7,10 +7,8 @@
 // It needs a CUDA device, the CUDA build of LibTorch and the CUDA toolkit's headers. Without them
 // it prints a message and does nothing.
 #ifdef WITH_CUDA
-#include <ATen/cuda/CUDAGraph.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/nn.h>
+#include <torchamp/graphed.h>
 #endif
 #include <torch/cuda.h>
 #include <torchamp/amp.h>
@@ -22,10 +20,7 @@
 
 #ifdef WITH_CUDA
 constexpr int64_t kSteps = 300;
-constexpr int64_t kWarmUpSteps = 3;
 constexpr int64_t kBatchSize = 64;
-
-using AmpedNet = amp::Amped<torch::nn::Sequential>;
 
 torch::nn::Sequential make_net(torch::Device device) {
   torch::manual_seed(1);
@@ -36,13 +31,6 @@ torch::nn::Sequential make_net(torch::Device device) {
   return net;
 }
 
-/// What a graph reads and writes: tensors that stay where they are.
-struct Static {
-  torch::Tensor points;  ///< float32 [kBatchSize, 2]
-  torch::Tensor labels;  ///< int64 [kBatchSize]
-  torch::Tensor loss;    ///< float32 []
-};
-
 /// Points of the plane, float32 [n, 2], and whether each is in a ring, int64 [n].
 std::pair<torch::Tensor, torch::Tensor> random_points(int64_t count, torch::Device device) {
   const torch::Tensor points = torch::randn({count, 2}).to(device);
@@ -50,64 +38,37 @@ std::pair<torch::Tensor, torch::Tensor> random_points(int64_t count, torch::Devi
   return {points, radius.gt(0.7).logical_and(radius.lt(1.5)).to(torch::kLong)};
 }
 
-/// Never waits for the device.
-void train_step(AmpedNet& amped, Static& data) {
-  auto& [model, optimizer] = amped;
-  optimizer.zero_grad();
-  const torch::Tensor loss = torch::nn::functional::cross_entropy(model(data.points), data.labels);
-  amp::scale_loss(loss, optimizer).backward();
-  optimizer.step();
-  data.loss.copy_(loss.detach());
-}
-
-/// Loads a batch, calls `run_or_replay`, and returns whether the step was skipped, which waits for
-/// the device.
-template <class RunOrReplay>
-bool load_and(const RunOrReplay& run_or_replay, const AmpedNet& amped, Static& data) {
-  const auto [points, labels] = random_points(kBatchSize, data.loss.device());
-  data.points.copy_(points);
-  data.labels.copy_(labels);
-  run_or_replay();
-  return amped.model.amp()->loss_scaler().found_inf().item<float>() != 0;
-}
-
-/// Some eager steps, which also create state that must exist before a capture, then replays.
-/// Returns how many were skipped.
-int64_t train(AmpedNet& amped, Static& data) {
-  int64_t skipped = 0;
-  at::cuda::CUDAGraph graph;
-  const torch::Device device = data.loss.device();
-  torch::cuda::synchronize(device.index());  // pending work is in another stream
-  const c10::impl::VirtualGuardImpl streams(device.type());
-  const c10::StreamGuard not_the_default_stream(streams.getStreamFromGlobalPool(device));
-  for (int64_t i = 0; i < kWarmUpSteps; ++i) {
-    skipped += load_and([&] { train_step(amped, data); }, amped, data);
-  }
-  graph.capture_begin();
-  train_step(amped, data);
-  graph.capture_end();
-  for (int64_t i = kWarmUpSteps; i < kSteps; ++i) {
-    skipped += load_and([&] { graph.replay(); }, amped, data);
-  }
-  return skipped;
-}
-
 void run(const std::string& level, torch::Device device) {
   torch::nn::Sequential net = make_net(device);
   // torchamp's optimizers skip on the device; LibTorch's would have to wait for it.
   amp::optim::FusedAdam adam(net->parameters(), amp::optim::FusedAdamOptions(1e-2));
-  AmpedNet amped = amp::initialize(net, adam, level);
-  amp::LossScaler& scaler = amped.model.amp()->loss_scaler();
+  amp::Amped<torch::nn::Sequential> amped = amp::initialize(net, adam, level);
+  auto& [model, optimizer] = amped;
+  amp::LossScaler& scaler = model.amp()->loss_scaler();
   if (scaler.dynamic()) scaler.set_loss_scale(1 << 24);  // too high: the first steps overflow
 
-  const auto [first_points, first_labels] = random_points(kBatchSize, device);
-  Static data{first_points, first_labels, torch::zeros({}, first_points.device())};
-  const int64_t skipped = train(amped, data);
+  // The first three calls run as they are, the fourth is captured, and the rest replay it.
+  auto iteration =
+      amp::graphed([&amped](const torch::Tensor& points, const torch::Tensor& labels) {
+        amped.optimizer.zero_grad();
+        const torch::Tensor loss =
+            torch::nn::functional::cross_entropy(amped.model(points), labels);
+        amp::scale_loss(loss, amped.optimizer).backward();
+        amped.optimizer.step();
+        return loss.detach();
+      });
+  torch::Tensor loss;
+  for (int64_t i = 0; i < kSteps; ++i) {
+    const auto [points, labels] = random_points(kBatchSize, device);
+    loss = iteration(points, labels);
+  }
+  torch::cuda::synchronize(device.index());
   const torch::NoGradGuard no_grad;
   const auto [points, labels] = random_points(1024, device);
-  const torch::Tensor right = amped.model(points).argmax(1).eq(labels);
+  const torch::Tensor right = model(points).argmax(1).eq(labels);
   std::cout << "test_accuracy " << right.to(torch::kDouble).mean().item<double>() << "\nlast_loss "
-            << data.loss.item<float>() << "\nskipped_steps " << skipped << '\n';
+            << loss.item<float>() << "\nskipped_steps " << amp::telemetry(optimizer).skipped_steps
+            << '\n';
 }
 #else
 void run(const std::string&, torch::Device) {
