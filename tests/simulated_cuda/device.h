@@ -27,6 +27,9 @@ void synchronize(const c10::Stream& stream);
 /// Registers a use of the memory at `data`, which is not freed before the stream has done it.
 void record_use(const void* data, const c10::Stream& stream);
 
+/// From now on nothing is freed, as nothing is that a graph has been captured with.
+void keep_memory(bool keeps);
+
 bool is_pinned(const void* data);
 c10::Allocator& device_allocator();
 c10::Allocator& pinned_allocator();

@@ -20,6 +20,7 @@ struct Block {
 
 std::mutex mutex;
 std::map<const void*, Block> blocks;  // by their addresses
+bool keeps_memory = false;
 
 /// For LibTorch's profiler.
 void report(void* data, std::int64_t change, c10::Device device) {
@@ -37,6 +38,7 @@ void* allocate_block(std::size_t bytes, std::optional<c10::Stream> stream) {
 /// What streams that are not known to use the block have yet to do there faults.
 void free_block(void* data) {
   std::unique_lock<std::mutex> lock(mutex);
+  if (keeps_memory) return;
   const Block block = std::move(blocks.at(data));
   blocks.erase(data);
   lock.unlock();
@@ -86,6 +88,11 @@ void record_use(const void* data, const c10::Stream& stream) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = blocks.find(data);
   if (found != blocks.end()) found->second.used_by.push_back(stream);
+}
+
+void keep_memory(bool keeps) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  keeps_memory = keeps;
 }
 
 /// Whether it lies in a pinned block.
