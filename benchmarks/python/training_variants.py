@@ -36,7 +36,10 @@ def halvings(first_scale: float, last_scale: float) -> int:
 
 def adamw(network: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
-        network.parameters(), LEARNING_RATE, fused=True, capturable=next(network.parameters()).is_cuda
+        network.parameters(),
+        LEARNING_RATE,
+        fused=True,
+        capturable=next(network.parameters()).is_cuda,
     )
 
 

@@ -290,21 +290,24 @@ class GraphedFunction::Impl {
                     "; such calls run without a graph. Move the inputs before the call"));
       return false;
     }
-    TORCH_CHECK(!optimizers_.empty(),
-                "graphed: expected a function that begins with zero_grad() and ends with step(), got "
-                "one that steps no optimizer");
+    TORCH_CHECK(
+        !optimizers_.empty(),
+        "graphed: expected a function that begins with zero_grad() and ends with step(), got "
+        "one that steps no optimizer");
     for (const Optimizer& each : optimizers_) {
-      TORCH_CHECK_TYPE(wrapped_of(each).fused != nullptr,
-                       "graphed: expected optimizers whose steps never wait for the device, got one "
-                       "of LibTorch's or the program's; take one of amp::optim");
+      TORCH_CHECK_TYPE(
+          wrapped_of(each).fused != nullptr,
+          "graphed: expected optimizers whose steps never wait for the device, got one "
+          "of LibTorch's or the program's; take one of amp::optim");
     }
     TORCH_CHECK(!changes_rates_,
                 "graphed: expected a function that leaves learning rates alone, got one that "
                 "changes one, which replays would not; step schedulers after the call");
-    TORCH_CHECK(std::none_of(inputs.begin(), inputs.end(),
-                             [](const Tensor& input) { return input.requires_grad(); }),
-                "graphed: expected arguments that require no grad, got one that does, which replays "
-                "would not reach; compute it in the function, or pass it as x.detach()");
+    TORCH_CHECK(
+        std::none_of(inputs.begin(), inputs.end(),
+                     [](const Tensor& input) { return input.requires_grad(); }),
+        "graphed: expected arguments that require no grad, got one that does, which replays "
+        "would not reach; compute it in the function, or pass it as x.detach()");
     return true;
   }
 

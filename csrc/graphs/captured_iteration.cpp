@@ -22,8 +22,14 @@ CapturedIteration::CapturedIteration(std::vector<Stepped> optimizers) {
     entry.optimizer.report->take_captured();
     for (const std::shared_ptr<Param>& param : entry.optimizer.state->params()) {
       const Tensor &model = param->model, &master = param->master;
-      entry.places.push_back({param, model.const_data_ptr(), master.const_data_ptr(),
-                              model.requires_grad(), model.grad(), master.grad(), {}, {}});
+      entry.places.push_back({param,
+                              model.const_data_ptr(),
+                              master.const_data_ptr(),
+                              model.requires_grad(),
+                              model.grad(),
+                              master.grad(),
+                              {},
+                              {}});
       had_grads_ |= model.grad().defined();
     }
   }
@@ -52,11 +58,10 @@ void CapturedIteration::bring_together() const {
 void CapturedIteration::check_step(const core::OptimizerState& state) const {
   for (const Entry& entry : entries_) {
     const bool is_it = entry.optimizer.state.get() == &state;
-    const bool is_old = is_it && std::any_of(entry.places.begin(), entry.places.end(),
-                                             [](const Place& place) {
-                                               return place.before.defined() &&
-                                                      place.before.is_same(place.param->model.grad());
-                                             });
+    const bool is_old =
+        is_it && std::any_of(entry.places.begin(), entry.places.end(), [](const Place& place) {
+          return place.before.defined() && place.before.is_same(place.param->model.grad());
+        });
     TORCH_CHECK(!is_old,
                 "graphed: expected a function that begins with zero_grad() and ends with step(), "
                 "got a step by a grad of an earlier call; give one call all micro-batches of its "

@@ -34,7 +34,8 @@ class TORCHAMP_API CapturedIteration {
   CapturedIteration(const CapturedIteration&) = delete;
   CapturedIteration& operator=(const CapturedIteration&) = delete;
 
-  /// Before a step in the capture. Throws RuntimeError if it would use a grad of before the capture.
+  /// Before a step in the capture. Throws RuntimeError if it would use a grad of before the
+  /// capture.
   void check_step(const core::OptimizerState& state) const;
   /// In the capture, after the iteration. Model and masters follow what the iteration has written.
   void end();

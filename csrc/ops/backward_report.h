@@ -16,8 +16,8 @@ class BackwardReport {
   /// the device's.
   explicit BackwardReport(const at::Tensor& bytes);
 
-  /// Of one in a graph: what the last replay has written, which a copy after the queued work brings.
-  /// It is what this one tells from then on.
+  /// Of one in a graph: what the last replay has written, which a copy after the queued work
+  /// brings. It is what this one tells from then on.
   std::shared_ptr<const BackwardReport> read_back() const;
 
   /// Never waits, and reads only host memory.

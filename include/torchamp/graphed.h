@@ -49,9 +49,9 @@ class CudaGraph : public DeviceGraph {
 /// overwrites: `loss.clone()` keeps one. Anything else that `function` reads is a constant of the
 /// graph, and its C++ code does not run in replays. Learning rates are read before each call, so
 /// schedulers work outside of it. After a change of other options of the optimizers, of their
-/// parameters or states, the next call runs as it is, and the one after it is captured. Loss scales,
-/// skipped steps, their messages and telemetry are as without a graph. On a CPU it calls the
-/// function.
+/// parameters or states, the next call runs as it is, and the one after it is captured. Loss
+/// scales, skipped steps, their messages and telemetry are as without a graph. On a CPU it calls
+/// the function.
 ///
 /// `function`: an iteration, from zero_grad() to step(), of tensors. Its optimizers are those of
 /// initialize, and fused ones of torchamp's. `max_graphs`: arguments of other sizes and dtypes take

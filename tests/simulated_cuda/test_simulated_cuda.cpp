@@ -243,10 +243,10 @@ TEST_F(GraphedOnTheDevice, EachSkippedReplayIsTold) {
     EXPECT_EQ(known().loss_scales, std::vector<double>{65536.0 / (1 << i)});
     EXPECT_FALSE(*known().stepped);
   }
-  EXPECT_EQ(heard_, (std::vector<std::string>{
-                        "loss 0 is not finite: step skipped, loss scale now 32768",
-                        "loss 0 is not finite: step skipped, loss scale now 16384",
-                        "loss 0 is not finite: step skipped, loss scale now 8192"}));
+  EXPECT_EQ(heard_,
+            (std::vector<std::string>{"loss 0 is not finite: step skipped, loss scale now 32768",
+                                      "loss 0 is not finite: step skipped, loss scale now 16384",
+                                      "loss 0 is not finite: step skipped, loss scale now 8192"}));
 }
 
 TEST_F(GraphedOnTheDevice, AReplayIsTwoLaunchesAndNoWait) {

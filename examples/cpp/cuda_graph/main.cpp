@@ -48,15 +48,13 @@ void run(const std::string& level, torch::Device device) {
   if (scaler.dynamic()) scaler.set_loss_scale(1 << 24);  // too high: the first steps overflow
 
   // The first three calls run as they are, the fourth is captured, and the rest replay it.
-  auto iteration =
-      amp::graphed([&amped](const torch::Tensor& points, const torch::Tensor& labels) {
-        amped.optimizer.zero_grad();
-        const torch::Tensor loss =
-            torch::nn::functional::cross_entropy(amped.model(points), labels);
-        amp::scale_loss(loss, amped.optimizer).backward();
-        amped.optimizer.step();
-        return loss.detach();
-      });
+  auto iteration = amp::graphed([&amped](const torch::Tensor& points, const torch::Tensor& labels) {
+    amped.optimizer.zero_grad();
+    const torch::Tensor loss = torch::nn::functional::cross_entropy(amped.model(points), labels);
+    amp::scale_loss(loss, amped.optimizer).backward();
+    amped.optimizer.step();
+    return loss.detach();
+  });
   torch::Tensor loss;
   for (int64_t i = 0; i < kSteps; ++i) {
     const auto [points, labels] = random_points(kBatchSize, device);

@@ -17,8 +17,8 @@ from torchamp._arguments import expect
 from torchamp._load import _C
 from torchamp._logging import is_of_the_program, log, warn
 from torchamp.amp._casts.explain import add_note
-from torchamp.amp._optimizer.optimizer import FUSED_IN_TORCH, steps_fused
 from torchamp.amp._casts.masters import params_of
+from torchamp.amp._optimizer.optimizer import FUSED_IN_TORCH, steps_fused
 from torchamp.amp._run.session import OptimizerSession, in_training, state_of
 
 Function = TypeVar("Function", bound=Callable)
@@ -158,10 +158,10 @@ class _Options:
     def with_rates(self) -> Iterator[None]:
         """Where the learning rates that are numbers are tensors, which replays read."""
         dtype = torch.float64 if steps_fused(self._optimizer) else torch.float32
+        device = params_of([self._optimizer])[0].device
         before = [group["lr"] for group in self._groups]
         for group, lr in zip(self._groups, before):
             if not _is_on_device(lr):
-                device = group["params"][0].device
                 rate = torch.tensor(float(lr), dtype=dtype, device=device)
                 self.rates.append((group, rate))
                 self._numbers.append(float(lr))
@@ -289,7 +289,9 @@ class _Graphed:
             )
             return False
         if any(state is not None and state.session.shards for state in self._optimizers.values()):
-            self._tell("graphed: expected whole parameters, got DTensors; calls run without a graph")
+            self._tell(
+                "graphed: expected whole parameters, got DTensors; calls run without a graph"
+            )
             return False
         if not self._optimizers:
             raise RuntimeError(
@@ -300,8 +302,8 @@ class _Graphed:
             _check_never_waits(optimizer, state_of("graphed", optimizer))
         if any(each.requires_grad for each in tensors):
             raise RuntimeError(
-                "graphed: expected arguments that require no grad, got one that does, which replays "
-                "would not reach; compute it in the function, or pass it as x.detach()"
+                "graphed: expected arguments that require no grad, got one that does, which "
+                "replays would not reach; compute it in the function, or pass it as x.detach()"
             )
         if self._changed is not None:
             raise RuntimeError(
@@ -320,9 +322,9 @@ class _Graphed:
         form.is_plain = form.useless_captures == _USELESS_CAPTURES
         if form.is_plain:
             self._tell(
-                f"graphed: expected {what} to stay, got changes before {_USELESS_CAPTURES} calls in "
-                "a row; calls run without a graph. Of the options, learning rates alone may change: "
-                "OneCycleLR needs cycle_momentum=False"
+                f"graphed: expected {what} to stay, got changes before {_USELESS_CAPTURES} calls "
+                "in a row; calls run without a graph. Of the options, learning rates alone may "
+                "change: OneCycleLR needs cycle_momentum=False"
             )
         elif what not in self._told:
             self._told.add(what)
@@ -345,9 +347,7 @@ class _Graphed:
                 graph.options = [_Options(optimizer) for optimizer in cores]
                 for each in graph.options:
                     stack.enter_context(each.with_rates())
-                stack.enter_context(
-                    _stepping(lambda each: graph.iteration.check_step(cores[each]))
-                )
+                stack.enter_context(_stepping(lambda each: graph.iteration.check_step(cores[each])))
                 graph.replay = stack.enter_context(graphs.capture())
                 try:
                     result = self._function(*args, **kwargs)
@@ -415,8 +415,8 @@ def _check_never_waits(optimizer: torch.optim.Optimizer, state: OptimizerSession
         wrong = [f"{key}={groups[0][key]}" for key in ("fused", "capturable") if key in groups[0]]
         raise TypeError(
             "graphed: expected optimizers whose steps never wait for the device, got "
-            f"{name}{' with ' if wrong else ''}{', '.join(wrong)}; take one of torchamp.optimizers, "
-            "or torch's with fused=True, and capturable=True where it has that"
+            f"{name}{' with ' if wrong else ''}{', '.join(wrong)}; take one of "
+            "torchamp.optimizers, or torch's with fused=True, and capturable=True where it has that"
         )
 
 
@@ -425,9 +425,7 @@ def _note_line(error: Exception) -> None:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if is_of_the_program(frame.filename)]
     if lines:
-        last = lines[-1]
+        place = f"{lines[-1].filename}, line {lines[-1].lineno}"
         add_note(
-            error,
-            f"graphed: {last.filename}, line {last.lineno}, could not be captured into a CUDA graph: "
-            f"{last.line}",
+            error, f"graphed: {place}, could not be captured into a CUDA graph: {lines[-1].line}"
         )

@@ -64,8 +64,8 @@ struct Iterated {
   Amped<Net> amped;
 };
 
-/// Calls of an iteration through graphed(), with a stand-in for a graph: a capture runs the function
-/// and undoes what it has done to tensors; a replay runs it again on the capture's inputs.
+/// Calls of an iteration through graphed(), with a stand-in for a graph: a capture runs the
+/// function and undoes what it has done to tensors; a replay runs it again on the capture's inputs.
 template <class O = optim::FusedAdam>
 class ThroughGraph : public Iterated<O> {
  public:
@@ -158,8 +158,7 @@ struct BothWays {
 
 class GraphedTest : public testing::TestWithParam<OptLevel> {};
 
-INSTANTIATE_TEST_SUITE_P(At, GraphedTest,
-                         testing::Values(OptLevel::O0, OptLevel::O2, OptLevel::O5),
+INSTANTIATE_TEST_SUITE_P(At, GraphedTest, testing::Values(OptLevel::O0, OptLevel::O2, OptLevel::O5),
                          [](const auto& info) { return std::string(name(info.param)); });
 
 TEST_P(GraphedTest, AnIterationIsTheEagerOne) {
@@ -200,9 +199,7 @@ TEST_P(GraphedTest, AfterAChangeTheCallAfterTheNextIsCaptured) {
       },
       [](Iterated<>& each) { each.net->first->weight.set_requires_grad(false); },
       [](Iterated<>& each) { each.optimizer.param_groups()[0].params().pop_back(); },
-      [](Iterated<>& each) {
-        each.optimizer.state().clear();
-      }};
+      [](Iterated<>& each) { each.optimizer.state().clear(); }};
   for (const auto& change : changes) {
     BothWays pair(GetParam());
     pair.calls(6);

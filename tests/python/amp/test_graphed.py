@@ -181,9 +181,7 @@ CHANGES = {
     "an option": lambda training: training.optimizer.param_groups[0].update(weight_decay=0.5),
     "frozen": lambda training: training.model.first.weight.requires_grad_(False),
     "states": lambda training: training.optimizer.state.clear(),
-    "loaded": lambda training: training.optimizer.load_state_dict(
-        training.optimizer.state_dict()
-    ),
+    "loaded": lambda training: training.optimizer.load_state_dict(training.optimizer.state_dict()),
     "another parameter": lambda training: training.optimizer.param_groups[0]["params"].pop(),
 }
 
@@ -390,8 +388,8 @@ def test_a_strangers_step_is_refused(monkeypatch):
     refused(
         training,
         RuntimeError,
-        "graphed: expected optimizer to be an optimizer that initialize returned, got an SGD that it "
-        "did not; pass it to initialize with its model",
+        "graphed: expected optimizer to be an optimizer that initialize returned, got an SGD that "
+        "it did not; pass it to initialize with its model",
     )
 
 
@@ -471,7 +469,7 @@ def test_a_capture_that_fails_is_undone_and_names_the_line(monkeypatch, level, p
         (note,) = raised.value.__notes__
         assert note.startswith(f"torchamp: graphed: {__file__}, line ")
         assert note.endswith(
-            ", could not be captured into a CUDA graph: raise ValueError(\"no capture\")  # here"
+            ', could not be captured into a CUDA graph: raise ValueError("no capture")  # here'
         )
     assert changed(before, trainings[0].everything()) == set()
     for training in trainings:
