@@ -54,7 +54,7 @@ $(VENV)/.torchamp: $(VENV)/.environment $(SOURCES)
 demo: setup
 	$(IN_VENV) $(BIN)/python examples/demo.py
 
-EXPERIMENTS := conv_noise compare native_loop vgg_sweep which_precision
+EXPERIMENTS := conv_noise compare native_loop vgg_sweep which_precision char_gpt
 CPP_EXPERIMENTS := conv_noise compare native_loop vgg_sweep
 
 # All run, even if one fails.

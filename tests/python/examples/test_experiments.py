@@ -19,6 +19,7 @@ pytest.importorskip("tqdm")
 EXPERIMENTS = Path(__file__).parents[3] / "examples" / "python"
 sys.path.insert(0, str(EXPERIMENTS))
 
+import char_gpt  # noqa: E402
 import compare  # noqa: E402
 import conv_noise  # noqa: E402
 import lab  # noqa: E402
@@ -67,6 +68,23 @@ def test_conv_noise(python, tmp_path):
 
 
 @pytest.mark.soak
+@pytest.mark.soak
+def test_char_gpt(python, tmp_path):
+    arms = ["float32", "torch.amp", "O2", "O5"]
+    run(python, tmp_path, "char_gpt", f"--steps 20 --seeds 2 --arms {' '.join(arms)}")
+    rows = [char_gpt.Evaluation(**row) for row in read(tmp_path / "char_gpt.csv")]
+    assert {(row.arm, row.seed) for row in rows} == {(arm, seed) for arm in arms for seed in "12"}
+    assert [int(row.step) for row in rows[:10]] == list(range(2, 21, 2))
+    first, last = (
+        {(row.arm, row.seed): float(row.loss) for row in rows if row.step == step}
+        for step in ("2", "20")
+    )
+    assert all(last[run_] < first[run_] for run_ in first)
+    bytes_ = {row.arm: float(row.mib) for row in rows}
+    assert bytes_["O2"] == bytes_["O5"] < bytes_["torch.amp"] < bytes_["float32"]
+    assert_written(tmp_path, "char_gpt.png")
+
+
 def test_compare(python, tmp_path):
     arms = ["fp32", "native", "apex", "torchamp-O1", "torchamp-O5"]
     run(python, tmp_path, "compare", f"--arms {' '.join(arms)} --epochs 1 --repeats 1")
@@ -132,6 +150,7 @@ def test_cifar10(tmp_path, form):
         ("compare", "--arms native --epochs 1 --repeats 1"),
         ("native_loop", "--style torchamp --steps 1"),
         ("vgg_sweep", "--levels O0 --batch 4 --images 4 --epochs 1 --width 1/64"),
+        ("char_gpt", "--steps 1 --arms O5"),
     ],
 )
 def test_arms_that_differ_give_status_1(python, tmp_path, name, options):
