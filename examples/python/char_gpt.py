@@ -33,7 +33,10 @@ from tqdm import tqdm
 
 from torchamp import amp
 
-PRESETS = {"small": {"steps": 30, "seeds": 1}, "original": {"steps": 2000, "seeds": 5}}
+PRESETS = {
+    "small": {"steps": 30, "seeds": 1, "batches": 2},
+    "original": {"steps": 2000, "seeds": 5, "batches": 40},
+}
 ARMS = ["float32", "torch.amp", "O1", "O2", "O4", "O5"]
 TORCH_AMP = {"cpu": torch.bfloat16, "cuda": torch.float16}
 CONTEXT, WIDTH, HEADS, LAYERS, BATCH = 64, 64, 4, 2, 8
@@ -139,7 +142,7 @@ def train(arm: str, seed: int, text: Text, arguments: argparse.Namespace) -> lis
         if step % max(steps // EVALUATIONS, 1) == 0 or step == steps:
             with casts():
                 counted = counted_bytes(model, optimizer, functools.partial(loss_of, model, batch))
-                unseen = unseen_loss(model, text)
+                unseen = unseen_loss(model, text, arguments.batches)
             rows.append(Evaluation(arm, seed, step, unseen, sum(counted.values()) / 2**20))
     if arm.startswith("O"):
         amp.release(model)
@@ -147,7 +150,7 @@ def train(arm: str, seed: int, text: Text, arguments: argparse.Namespace) -> lis
 
 
 @torch.no_grad()
-def unseen_loss(model: nn.Module, text: Text, batches: int = 40) -> float:
+def unseen_loss(model: nn.Module, text: Text, batches: int) -> float:
     generator = torch.Generator().manual_seed(0)
     losses = [loss_of(model, text.batch("unseen", generator)) for _ in range(batches)]
     return float(torch.stack(losses).mean())
@@ -185,7 +188,7 @@ def disagreements(rows: Sequence[Evaluation], arms: Sequence[str]) -> list[str]:
     means = {arm: statistics.mean(final_losses(rows, arm)) for arm in arms}
     base = means[arms[0]]
     return [
-        f"expected the last loss of {arm} within {LOSS_TOLERANCE:.0%} of {arms[0]}'s, {base:.3f}, "
+        f"expected a last loss of {arm} within {LOSS_TOLERANCE:.0%} of {arms[0]}'s, {base:.3f}, "
         f"got {mean:.3f}"
         for arm, mean in means.items()
         if abs(mean / base - 1) > LOSS_TOLERANCE
@@ -207,6 +210,7 @@ def main() -> int:
     parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seeds", type=int, help="the number of runs of an arm")
+    parser.add_argument("--batches", type=int, help="of unseen text, in each evaluation")
     arguments = parse_command_line(parser, "char_gpt", PRESETS)
     text = Text(arguments.device)
     runs = [(arm, arguments.seed + i) for i in range(arguments.seeds) for arm in arguments.arms]
