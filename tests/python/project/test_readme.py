@@ -245,6 +245,29 @@ def test_accuracies_are_the_committed_results():
         assert cells == [*means, f"{min(found):.4f}–{max(found):.4f}"]
 
 
+def test_a_training_to_its_end_is_the_committed_one():
+    choosing = (ROOT / "docs" / "choosing.md").read_text()
+    (name,) = re.findall(r"benchmarks/results/(char_gpt-[\w-]+)\.png", choosing)
+    with (RESULTS / f"{name}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    of_arm = {
+        arm: {row["seed"]: float(row["loss"]) for row in rows[9::10] if row["arm"] == arm}
+        for arm in dict.fromkeys(row["arm"] for row in rows)
+    }
+    mib = {arm: max(float(row["mib"]) for row in rows if row["arm"] == arm) for arm in of_arm}
+    assert {row["step"] for row in rows[9::10]} == {"2000"}
+    table = table_in(choosing, "Trained to its end")
+    for (arm, losses), (title, *cells) in zip(of_arm.items(), table, strict=True):
+        assert title.startswith(arm)
+        values = losses.values()
+        spread = f"{min(values):.3f}–{max(values):.3f}"
+        assert cells == [f"{statistics.fmean(values):.3f}", spread, f"{mib[arm]:.1f}"]
+    base = of_arm["float32"]
+    most = max(abs(loss - base[seed]) for each in of_arm.values() for seed, loss in each.items())
+    sentence = "From the same seed the levels differ from float32 by # at most"
+    assert numbers_in(ROOT / "docs" / "choosing.md", sentence) == [round(most, 4)]
+
+
 def test_sentences_quote_the_committed_results(measured, iterations):
     """Ranges, by their ends."""
     step_rows = results(STEPS, "workload")
