@@ -56,15 +56,18 @@ class Graphed {
   /// Calls the function, or replays a call of it.
   template <class... Inputs>
   auto operator()(const Inputs&... inputs) {
-    static_assert((std::is_convertible_v<const Inputs&, at::Tensor> && ...),
-                  "graphed: its function takes tensors alone; what else it needs it captures");
-    using Result = decltype((*function_)(at::Tensor(inputs)...));
-    if (run_ == nullptr) {
-      const auto places = std::index_sequence_for<Inputs...>();
-      run_ = std::make_shared<GraphedFunction>(call_with<Result>(places), graphs_, max_graphs_);
+    constexpr bool are_tensors = (std::is_convertible_v<const Inputs&, at::Tensor> && ...);
+    static_assert(are_tensors,
+                  "the function of graphed takes tensors: it captures what else it needs");
+    if constexpr (are_tensors) {
+      using Result = std::decay_t<decltype((*function_)(at::Tensor(inputs)...))>;
+      if (run_ == nullptr) {
+        const auto places = std::index_sequence_for<Inputs...>();
+        run_ = std::make_shared<GraphedFunction>(call_with<Result>(places), graphs_, max_graphs_);
+      }
+      std::any result = (*run_)({at::Tensor(inputs)...});
+      if constexpr (!std::is_void_v<Result>) return std::any_cast<Result>(std::move(result));
     }
-    std::any result = (*run_)({at::Tensor(inputs)...});
-    if constexpr (!std::is_void_v<Result>) return std::any_cast<Result>(std::move(result));
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <torch/serialize.h>
 #include <torchamp/autocast.h>
 #include <torchamp/clip.h>
+#include <torchamp/detail/graphed.h>
 #include <torchamp/grad_scaler.h>
 #include <torchamp/initialize.h>
 #include <torchamp/optim/adam.h>
@@ -218,6 +219,11 @@ void return_what_nobody_can_look_into(torchamp::Model<Opaque>& model, const at::
 // Its grads were unscaled by scale_loss.
 void step_by_two_scalers(torchamp::GradScaler& scaler, torchamp::Optimizer& optimizer) {
   scaler.step(optimizer);  // error: deleted
+}
+
+void replay_a_number(const std::function<at::Tensor(const at::Tensor&)>& iteration) {
+  torchamp::detail::Graphed graphed(iteration, {}, 8);
+  graphed(1);  // says: the function of graphed takes tensors
 }
 
 // Guards that are destroyed before any backward or other code runs in them.
