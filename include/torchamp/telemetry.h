@@ -23,7 +23,7 @@ struct Telemetry {
 
 /// The reports that have arrived on the host since initialize. Does not wait for the device: a
 /// backward's last pass writes outcome and scale to pinned memory. Steps captured into a graph are
-/// not counted.
+/// counted where graphed() has captured them.
 TORCHAMP_API Telemetry telemetry(const Optimizer& optimizer);
 
 /// @}

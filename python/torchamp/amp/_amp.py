@@ -208,9 +208,9 @@ def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
-    """How many steps were taken and skipped since initialize, whether the last was, and the loss
-    scales, as known to the host without waiting for the device. On CUDA the last steps may be
-    missing. Steps captured into a CUDA graph are not counted.
+    """Returns how many steps were taken and skipped since initialize, whether the last was, and the
+    loss scales, as known to the host without waiting for the device. On CUDA the last steps may be
+    missing. Steps captured into a CUDA graph are counted where amp.graphed has captured them.
 
     Args:
         optimizer: one that initialize returned.
@@ -245,9 +245,9 @@ def refresh_masters(optimizers: Optimizers) -> None:
 def state_dict(
     destination: MutableMapping[str, Any] | None = None,
 ) -> MutableMapping[str, Any]:
-    """The state of the last initialize's loss scalers, as apex lays it out: {"loss_scaler0":
-    {"loss_scale": float, "unskipped": int}, …}, put into `destination` if given. Empty after
-    initialize(enabled=False)."""
+    """Returns the state of the last initialize's loss scalers, as apex lays it out:
+    {"loss_scaler0": {"loss_scale": float, "unskipped": int}, …}, put into `destination` if given.
+    It is empty after initialize(enabled=False)."""
     if Last.is_disabled:
         return OrderedDict() if destination is None else destination
     return _last_scalers("state_dict").state_dict(destination)

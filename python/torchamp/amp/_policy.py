@@ -74,7 +74,7 @@ def set_global_policy(policy: Policy | str | None) -> None:
 
 
 def global_policy() -> Policy | None:
-    """The one that set_global_policy was given."""
+    """Returns the one that set_global_policy was given."""
     return _Global.policy
 
 

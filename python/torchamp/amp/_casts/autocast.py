@@ -30,25 +30,26 @@ Choice = Callable[[torch.Tensor], Optional[torch.dtype]]
 
 
 def half_function(fn: Function) -> Function:
-    """`fn` with its floating tensors cast to the 16-bit type of the level wherever that is O1 or
-    O4: float16 or bfloat16."""
+    """Returns `fn` with its floating tensors cast to the 16-bit type of the level, float16 or
+    bfloat16, wherever that is O1 or O4."""
     return _wrapped(
         "half_function", fn, lambda tensors: lambda tensor: _C.casting_to(tensor.device.type)
     )
 
 
 def bfloat16_function(fn: Function) -> Function:
-    """`fn` with its floating tensors cast to bfloat16 at O1 and O4."""
+    """Returns `fn` with its floating tensors cast to bfloat16 at O1 and O4."""
     return _wrapped("bfloat16_function", fn, lambda tensors: lambda tensor: torch.bfloat16)
 
 
 def float_function(fn: Function) -> Function:
-    """`fn` with its floating tensors cast to float32 at O1 and O4."""
+    """Returns `fn` with its floating tensors cast to float32 at O1 and O4."""
     return _wrapped("float_function", fn, lambda tensors: lambda tensor: torch.float32)
 
 
 def promote_function(fn: Function) -> Function:
-    """`fn` with its floating tensors cast to float32 at O1 and O4 where one of them is float32."""
+    """Returns `fn` with its floating tensors cast to float32 at O1 and O4 where one of them is
+    float32."""
     return _wrapped("promote_function", fn, _widest)
 
 
@@ -240,17 +241,17 @@ def register_half_function(module: Any, name: str) -> None:
 
 
 def register_bfloat16_function(module: Any, name: str) -> None:
-    """As register_half_function, in bfloat16 at every level."""
+    """Does what register_half_function does, in bfloat16 at every level."""
     _register("register_bfloat16_function", bfloat16_function, module, name)
 
 
 def register_float_function(module: Any, name: str) -> None:
-    """As register_half_function, in float32."""
+    """Does what register_half_function does, in float32."""
     _register("register_float_function", float_function, module, name)
 
 
 def register_promote_function(module: Any, name: str) -> None:
-    """As register_half_function, in float32 where one of the arguments is."""
+    """Does what register_half_function does, in float32 where one of the arguments is."""
     _register("register_promote_function", promote_function, module, name)
 
 

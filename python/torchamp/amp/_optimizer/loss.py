@@ -193,9 +193,9 @@ def _refuse_loss(function: str, loss: Any) -> NoReturn:
 
 
 def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
-    """`loss` times its scale of the last initialize, float32 and of the loss's sizes, for backwards
-    that finish() ends: where their loss is on another rank, as in a pipeline, or where several
-    micro-batches make up a step. After initialize(enabled=False) it is `loss` itself::
+    """Returns `loss` times its scale of the last initialize, float32 and of the loss's sizes, for
+    backwards that finish() ends: where their loss is on another rank, as in a pipeline, or where
+    several micro-batches make up a step. After initialize(enabled=False) it is `loss` itself::
 
         amp.scale(loss).backward()  # on the last stage; the others pass grads on
         amp.finish(optimizer)       # on every stage

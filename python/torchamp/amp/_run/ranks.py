@@ -179,7 +179,8 @@ def _masters_in(wrapper: DistributedDataParallel) -> Iterator[_C.Param]:
 
 
 def fsdp_policy(opt_level: str) -> MixedPrecisionPolicy:
-    """The mp_policy of torch's fully_shard for a model that is to be initialized at `opt_level`::
+    """Returns the mp_policy of torch's fully_shard for a model that is to be initialized at
+    `opt_level`::
 
         fully_shard(model, mp_policy=amp.fsdp_policy("O2"))
         optimizer = FusedAdamW(model.parameters())
