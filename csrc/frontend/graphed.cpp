@@ -112,6 +112,8 @@ struct Graph {
 struct Form {
   Inputs like;  ///< on the meta device
   int calls = 0;
+  std::vector<Optimizer> optimizers = {};  ///< those that they step
+  bool changes_rates = false;
   bool is_plain = false;  ///< all run as they are
   std::optional<Graph> graph = {};
   int useless_captures = 0;
@@ -119,7 +121,8 @@ struct Form {
   bool is_of(const Inputs& inputs) const {
     return std::equal(like.begin(), like.end(), inputs.begin(), inputs.end(),
                       [](const Tensor& mine, const Tensor& given) {
-                        return mine.sizes() == given.sizes() && mine.dtype() == given.dtype();
+                        return mine.sizes() == given.sizes() && mine.dtype() == given.dtype() &&
+                               mine.requires_grad() == given.requires_grad();
                       });
   }
 };
@@ -183,7 +186,7 @@ class OwnStream {
 void note_step(const Optimizer& optimizer) {
   if (current_call == nullptr) return;
   if (current_call->captured != nullptr) {
-    return current_call->captured->iteration->check_step(*wrapped_of(optimizer).state);
+    return current_call->captured->iteration->note_step(*wrapped_of(optimizer).state);
   }
   std::vector<Optimizer>& known = *current_call->optimizers;
   const auto is_it = [&](const Optimizer& each) {
@@ -214,9 +217,9 @@ class GraphedFunction::Impl {
     Form* const form = form_of(inputs);
     if (form == nullptr) return function_(inputs);
     if (form->graph && !form->graph->is_current()) drop(*form);
-    if (++form->calls <= kWarmUpCalls) return warm_up(inputs);
-    if (form->is_plain || !is_ready(inputs)) return function_(inputs);
-    for (const Optimizer& each : optimizers_) {
+    if (++form->calls <= kWarmUpCalls) return warm_up(*form, inputs);
+    if (form->is_plain || (!form->graph && !is_ready(*form, inputs))) return function_(inputs);
+    for (const Optimizer& each : form->optimizers) {
       check_skipped_steps(each.amp()->session(), wrapped_of(each));
     }
     if (!form->graph) capture(*form, inputs);
@@ -237,7 +240,9 @@ class GraphedFunction::Impl {
       return nullptr;
     }
     Form& form = forms_.emplace_back();
-    for (const Tensor& input : inputs) form.like.push_back(input.detach().to(at::kMeta));
+    for (const Tensor& input : inputs) {
+      form.like.push_back(input.detach().to(at::kMeta).requires_grad_(input.requires_grad()));
+    }
     return &form;
   }
 
@@ -246,61 +251,61 @@ class GraphedFunction::Impl {
   }
 
   /// Of inputs and parameters.
-  std::vector<at::Device> devices(const Inputs& inputs) const {
+  static std::vector<at::Device> devices(const Form& form, const Inputs& inputs) {
     std::vector<at::Device> found;
     const auto add = [&](const Tensor& tensor) {
       const bool is_new = std::find(found.begin(), found.end(), tensor.device()) == found.end();
       if (is_new) found.push_back(tensor.device());
     };
     for (const Tensor& input : inputs) add(input);
-    for (const Optimizer& each : optimizers_) {
+    for (const Optimizer& each : form.optimizers) {
       for (const auto& param : wrapped_of(each).state->params()) add(param->model);
     }
     return found;
   }
 
-  std::any warm_up(const Inputs& inputs) {
+  std::any warm_up(Form& form, const Inputs& inputs) {
     const auto is_right = [this](at::Device each) { return each.type() == graphs_.device_type; };
-    const auto before = devices(inputs);
+    const auto before = devices(form, inputs);
     const auto device = std::find_if(before.begin(), before.end(), is_right);
     std::vector<Rates> rates;
-    for (const Optimizer& each : optimizers_) rates.push_back(rates_of(wrapped_of(each)));
+    for (const Optimizer& each : form.optimizers) rates.push_back(rates_of(wrapped_of(each)));
     std::any result;
     {
       std::optional<OwnStream> aside;
       if (device != before.end()) aside.emplace(*device);
-      Call call{&optimizers_};
+      Call call{&form.optimizers};
       const Calling calling(call);
       result = function_(inputs);
     }
-    const auto after = devices(inputs);
+    const auto after = devices(form, inputs);
     is_on_cpu_ = std::none_of(after.begin(), after.end(), is_right);
     for (size_t i = 0; i < rates.size(); ++i) {
-      changes_rates_ |= rates_of(wrapped_of(optimizers_[i])) != rates[i];
+      form.changes_rates |= rates_of(wrapped_of(form.optimizers[i])) != rates[i];
     }
     return result;
   }
 
-  /// Whether a call can be captured, or replay. Throws what graphed does.
-  bool is_ready(const Inputs& inputs) {
-    if (devices(inputs).size() > 1) {
+  /// Whether a call can be captured. Throws what graphed does.
+  bool is_ready(const Form& form, const Inputs& inputs) {
+    if (devices(form, inputs).size() > 1) {
       tell(LogLevel::kWarning,
            c10::str("graphed: expected the arguments on the parameters' device, got some on ",
-                    devices(inputs),
+                    devices(form, inputs),
                     "; such calls run without a graph. Move the inputs before the call"));
       return false;
     }
     TORCH_CHECK(
-        !optimizers_.empty(),
+        !form.optimizers.empty(),
         "graphed: expected a function that begins with zero_grad() and ends with step(), got "
         "one that steps no optimizer");
-    for (const Optimizer& each : optimizers_) {
+    for (const Optimizer& each : form.optimizers) {
       TORCH_CHECK_TYPE(
           wrapped_of(each).fused != nullptr,
           "graphed: expected optimizers whose steps never wait for the device, got one "
           "of LibTorch's or the program's; take one of amp::optim");
     }
-    TORCH_CHECK(!changes_rates_,
+    TORCH_CHECK(!form.changes_rates,
                 "graphed: expected a function that leaves learning rates alone, got one that "
                 "changes one, which replays would not; step schedulers after the call");
     TORCH_CHECK(
@@ -335,17 +340,17 @@ class GraphedFunction::Impl {
     Graph graph;
     for (const Tensor& input : inputs) graph.inputs.push_back(input.detach().clone());
     std::vector<CapturedIteration::Stepped> stepped;
-    for (const Optimizer& each : optimizers_) {
+    for (const Optimizer& each : form.optimizers) {
       const WrappedOptimizer& wrapped = wrapped_of(each);
       stepped.push_back({wrapped.state, wrapped.report});
-      graph.options.emplace_back(*wrapped.fused, devices(inputs).front());
+      graph.options.emplace_back(*wrapped.fused, devices(form, inputs).front());
     }
     form.is_plain = true;
     form.graph.reset();
     graph.iteration = std::make_unique<CapturedIteration>(std::move(stepped));
     graph.on_device = graphs_.make();
-    const OwnStream own(devices(inputs).front());
-    Call call{&optimizers_, &graph};
+    const OwnStream own(devices(form, inputs).front());
+    Call call{&form.optimizers, &graph};
     const Calling calling(call);
     graph.on_device->begin_capture();
     try {
@@ -378,9 +383,7 @@ class GraphedFunction::Impl {
   detail::DeviceGraphs graphs_;
   int64_t max_graphs_;
   std::vector<Form> forms_;
-  std::vector<Optimizer> optimizers_;  ///< those that the function has stepped
   bool is_on_cpu_ = false;
-  bool changes_rates_ = false;
   std::unordered_set<std::string> told_;
 };
 

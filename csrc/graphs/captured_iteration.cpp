@@ -9,6 +9,11 @@ namespace {
 using at::Tensor;
 using core::Param;
 
+constexpr const char* kOtherOptimizers =
+    "graphed: expected a function that steps the same optimizers in each call with arguments of "
+    "one "
+    "form, got one that does not; give it an argument that says which";
+
 /// Assigning a grad costs, and the same one is there after most replays.
 void set_grad(const Tensor& tensor, const Tensor& grad) {
   if (!tensor.grad().is_same(grad)) tensor.mutable_grad() = grad;
@@ -18,7 +23,7 @@ void set_grad(const Tensor& tensor, const Tensor& grad) {
 
 CapturedIteration::CapturedIteration(std::vector<Stepped> optimizers) {
   for (Stepped& each : optimizers) {
-    Entry& entry = entries_.emplace_back(Entry{std::move(each), {}, {}});
+    Entry& entry = entries_.emplace_back(Entry{std::move(each), {}, {}, false});
     entry.optimizer.report->take_captured();
     for (const std::shared_ptr<Param>& param : entry.optimizer.state->params()) {
       const Tensor &model = param->model, &master = param->master;
@@ -37,7 +42,11 @@ CapturedIteration::CapturedIteration(std::vector<Stepped> optimizers) {
 }
 
 CapturedIteration::~CapturedIteration() {
-  if (!reports_) return;
+  if (reports_) cancel();
+}
+
+void CapturedIteration::cancel() {
+  reports_.reset();
   for (const Entry& entry : entries_) {
     entry.optimizer.report->take_captured();
     entry.optimizer.state->clear_overflows();
@@ -55,21 +64,24 @@ void CapturedIteration::bring_together() const {
   }
 }
 
-void CapturedIteration::check_step(const core::OptimizerState& state) const {
-  for (const Entry& entry : entries_) {
-    const bool is_it = entry.optimizer.state.get() == &state;
-    const bool is_old =
-        is_it && std::any_of(entry.places.begin(), entry.places.end(), [](const Place& place) {
-          return place.before.defined() && place.before.is_same(place.param->model.grad());
-        });
-    TORCH_CHECK(!is_old,
-                "graphed: expected a function that begins with zero_grad() and ends with step(), "
-                "got a step by a grad of an earlier call; give one call all micro-batches of its "
-                "step, and let zero_grad() drop the grads, as it does by default");
-  }
+void CapturedIteration::note_step(const core::OptimizerState& state) {
+  const auto is_it = [&](const Entry& each) { return each.optimizer.state.get() == &state; };
+  const auto entry = std::find_if(entries_.begin(), entries_.end(), is_it);
+  TORCH_CHECK(entry != entries_.end(), kOtherOptimizers);
+  entry->has_stepped = true;
+  const auto is_old = [](const Place& place) {
+    return place.before.defined() && place.before.is_same(place.param->model.grad());
+  };
+  TORCH_CHECK(
+      std::none_of(entry->places.begin(), entry->places.end(), is_old),
+      "graphed: expected a function that begins with zero_grad() and ends with step(), got a "
+      "step by a grad of an earlier call; give one call all micro-batches of its step, and "
+      "let zero_grad() drop the grads, as it does by default");
 }
 
 void CapturedIteration::end() {
+  const auto has_stepped = [](const Entry& each) { return each.has_stepped; };
+  TORCH_CHECK(std::all_of(entries_.begin(), entries_.end(), has_stepped), kOtherOptimizers);
   bring_together();
   for (Entry& entry : entries_) {
     for (Place& place : entry.places) {

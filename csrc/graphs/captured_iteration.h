@@ -28,17 +28,19 @@ class TORCHAMP_API CapturedIteration {
   /// Before the capture, in which model and masters must not need to follow what the program has
   /// written before it.
   explicit CapturedIteration(std::vector<Stepped> optimizers);
-  /// Without end() in the capture, as after an exception, grads are as before it, and no overflow
-  /// skips the next step.
+  /// Does cancel() unless end() was called.
   ~CapturedIteration();
   CapturedIteration(const CapturedIteration&) = delete;
   CapturedIteration& operator=(const CapturedIteration&) = delete;
 
-  /// Before a step in the capture. Throws RuntimeError if it would use a grad of before the
-  /// capture.
-  void check_step(const core::OptimizerState& state) const;
+  /// Before a step in the capture. Throws RuntimeError if it is of another optimizer, or would use
+  /// a grad of before the capture.
+  void note_step(const core::OptimizerState& state);
   /// In the capture, after the iteration. Model and masters follow what the iteration has written.
+  /// Throws RuntimeError unless all optimizers have stepped.
   void end();
+  /// After a capture that has failed: grads are as before it, and no overflow skips the next step.
+  void cancel();
 
   /// Whether a replay does what the iteration would: the optimizers step the same parameters, in
   /// the same memory, of which the same ones require grads. Where there were no grads before the
@@ -63,6 +65,7 @@ class TORCHAMP_API CapturedIteration {
     Stepped optimizer;
     std::vector<Place> places;
     std::vector<LateReport::ReportedStep> steps;
+    bool has_stepped;
   };
 
   void bring_together() const;

@@ -30,17 +30,22 @@ using StatesAndReports =
 void bind_captured_iteration(py::module_& module) {
   py::class_<CapturedIteration>(
       module, "CapturedIteration",
-      "What the host does around an iteration that a CUDA graph replays. Made before the capture; "
-      "without end(), grads are as before it again when it is gone.")
+      "What the host does around an iteration that a CUDA graph replays. Made before the "
+      "capture.")
       .def(py::init([](const StatesAndReports& optimizers) {
              std::vector<CapturedIteration::Stepped> stepped;
              for (const auto& [state, report] : optimizers) stepped.push_back({state, report});
              return std::make_unique<CapturedIteration>(std::move(stepped));
            }),
            py::arg("optimizers"))
-      .def("check_step", &CapturedIteration::check_step, py::arg("state"),
-           "Before a step in the capture. Raises RuntimeError if it uses a grad of before it.")
-      .def("end", &CapturedIteration::end, Unlocked(), "In the capture, after the iteration.")
+      .def("note_step", &CapturedIteration::note_step, py::arg("state"),
+           "Before a step in the capture. Raises RuntimeError if it is of another optimizer, or "
+           "uses "
+           "a grad of before the capture.")
+      .def("end", &CapturedIteration::end, Unlocked(),
+           "In the capture, after the iteration. Raises RuntimeError unless all have stepped.")
+      .def("cancel", &CapturedIteration::cancel, Unlocked(),
+           "After a capture that has failed: grads are as before it.")
       .def("is_current", &CapturedIteration::is_current,
            "Whether parameters and masters are those of the capture, in the same memory.")
       .def("before_replay", &CapturedIteration::before_replay, Unlocked(),

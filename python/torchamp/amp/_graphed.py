@@ -120,6 +120,10 @@ class _Form:
     def __init__(self, spec: TreeSpec, leaves: list[Any]) -> None:
         self._spec, self._leaves = spec, leaves
         self.calls = 0
+        #: Those that they step.
+        self.optimizers: dict[torch.optim.Optimizer, OptimizerSession | None] = {}
+        #: The class of an optimizer whose learning rate the function has changed.
+        self.changed: str | None = None
         #: Whether all calls run as they are.
         self.is_plain = False
         self.graph: _Graph | None = None
@@ -205,11 +209,7 @@ class _Graphed:
     def __init__(self, function: Callable, max_graphs: int) -> None:
         self._function, self._max_graphs = function, max_graphs
         self._forms: list[_Form] = []
-        #: Those that the function has stepped.
-        self._optimizers: dict[torch.optim.Optimizer, OptimizerSession | None] = {}
         self._graphs: _CudaGraphs | None = None
-        #: The class of an optimizer whose learning rate the function has changed.
-        self._changed: str | None = None
         self._is_on_cpu = False
         self._told: set[str] = set()
 
@@ -226,10 +226,10 @@ class _Graphed:
             self._drop(form, form.graph)
         form.calls += 1
         if form.calls <= WARM_UP_CALLS:
-            return self._warm_up(call, tensors)
-        if form.is_plain or not self._is_ready(tensors):
+            return self._warm_up(form, call, tensors)
+        if form.is_plain or (form.graph is None and not self._is_ready(form, tensors)):
             return call()
-        states = [state_of("graphed", optimizer) for optimizer in self._optimizers]
+        states = [state_of("graphed", optimizer) for optimizer in form.optimizers]
         for state in states:
             state.check_skips()
         if form.graph is None:
@@ -256,31 +256,25 @@ class _Graphed:
             self._told.add(text)
             warn(text)
 
-    def _devices(self, tensors: list[torch.Tensor]) -> set[torch.device]:
-        return {each.device for each in (*tensors, *params_of(list(self._optimizers)))}
-
-    def _warm_up(self, call: Callable[[], Any], tensors: list[torch.Tensor]) -> Any:
-        devices = self._devices(tensors)
+    def _warm_up(self, form: _Form, call: Callable[[], Any], tensors: list[torch.Tensor]) -> Any:
+        devices = _devices_of(form, tensors)
         device = next((each for each in devices if each.type == self.graphs_of.device_type), None)
         if self._graphs is None and device is not None:
             self._graphs = self.graphs_of(device)
-        before = {optimizer: _rates_of(optimizer) for optimizer in self._optimizers}
+        before = {optimizer: _rates_of(optimizer) for optimizer in form.optimizers}
         with self._graphs.aside() if self._graphs else contextlib.nullcontext():
-            with _stepping(self._note):
+            with _stepping(lambda each: form.optimizers.update({each: in_training(each)})):
                 result = call()
-        devices = self._devices(tensors)
+        devices = _devices_of(form, tensors)
         self._is_on_cpu = all(each.type != self.graphs_of.device_type for each in devices)
         for optimizer, rates in before.items():
             if _rates_of(optimizer) != rates:
-                self._changed = type(optimizer).__name__
+                form.changed = type(optimizer).__name__
         return result
 
-    def _note(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizers[optimizer] = in_training(optimizer)
-
-    def _is_ready(self, tensors: list[torch.Tensor]) -> bool:
-        """Whether a call can be captured, or replay. Raises what graphed does."""
-        devices = self._devices(tensors)
+    def _is_ready(self, form: _Form, tensors: list[torch.Tensor]) -> bool:
+        """Whether a call can be captured. Raises what graphed does."""
+        devices = _devices_of(form, tensors)
         if len(devices) > 1:
             self._tell(
                 "graphed: expected the arguments' tensors on the parameters' device, got some on "
@@ -288,27 +282,27 @@ class _Graphed:
                 "the inputs before the call"
             )
             return False
-        if any(state is not None and state.session.shards for state in self._optimizers.values()):
+        if any(state is not None and state.session.shards for state in form.optimizers.values()):
             self._tell(
                 "graphed: expected whole parameters, got DTensors; calls run without a graph"
             )
             return False
-        if not self._optimizers:
+        if not form.optimizers:
             raise RuntimeError(
                 "graphed: expected a function that begins with zero_grad() and ends with step(), "
                 "got one that steps no optimizer"
             )
-        for optimizer in self._optimizers:
+        for optimizer in form.optimizers:
             _check_never_waits(optimizer, state_of("graphed", optimizer))
         if any(each.requires_grad for each in tensors):
             raise RuntimeError(
                 "graphed: expected arguments that require no grad, got one that does, which "
                 "replays would not reach; compute it in the function, or pass it as x.detach()"
             )
-        if self._changed is not None:
+        if form.changed is not None:
             raise RuntimeError(
                 "graphed: expected a function that leaves learning rates alone, got one that "
-                f"changes that of {self._changed}, which replays would not; step schedulers after "
+                f"changes that of {form.changed}, which replays would not; step schedulers after "
                 "the call"
             )
         return True
@@ -338,16 +332,15 @@ class _Graphed:
         args, kwargs = tree_unflatten(given, spec)
         graph = _Graph([leaf for leaf in given if _is_tensor(leaf)], [])
         graph.iteration = _C.CapturedIteration([(each.core, each.report) for each in states])
-        cores = {optimizer: each.core for optimizer, each in zip(self._optimizers, states)}
         graphs: Any = self._graphs
         form.is_plain, form.graph = True, None
         failure: list[Exception] = []
         try:
             with contextlib.ExitStack() as stack:
-                graph.options = [_Options(optimizer) for optimizer in cores]
+                graph.options = [_Options(optimizer) for optimizer in form.optimizers]
                 for each in graph.options:
                     stack.enter_context(each.with_rates())
-                stack.enter_context(_stepping(lambda each: graph.iteration.check_step(cores[each])))
+                stack.enter_context(_stepping(functools.partial(_note_step, graph.iteration)))
                 graph.replay = stack.enter_context(graphs.capture())
                 try:
                     result = self._function(*args, **kwargs)
@@ -356,7 +349,7 @@ class _Graphed:
                     failure.append(error)
                     raise
         except Exception as error:
-            del graph.iteration
+            graph.iteration.cancel()
             first = failure[0] if failure else error  # the end of the capture raises, too
             _note_line(first)
             raise first from None
@@ -385,7 +378,17 @@ def _are_same(leaf: Any, other: Any) -> bool:
 
 
 def _form_of_leaf(leaf: Any) -> Any:
-    return (leaf.shape, leaf.dtype, leaf.device) if _is_tensor(leaf) else leaf
+    if not _is_tensor(leaf):
+        return leaf
+    return (leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad)
+
+
+def _devices_of(form: _Form, tensors: list[torch.Tensor]) -> set[torch.device]:
+    return {each.device for each in (*tensors, *params_of(list(form.optimizers)))}
+
+
+def _note_step(iteration: _C.CapturedIteration, optimizer: torch.optim.Optimizer) -> None:
+    iteration.note_step(state_of("graphed", optimizer).core)
 
 
 def _rates_of(optimizer: torch.optim.Optimizer) -> list[float]:

@@ -305,11 +305,27 @@ TEST(Graphed, RefusesAFunctionThatStepsNothing) {
   expect_refused(training, std::string(kNoWholeIteration) + "one that steps no optimizer");
 }
 
+TEST(Graphed, RefusesOptimizersThatStepInSomeCalls) {
+  ThroughGraph<> training(OptLevel::O2);
+  Iterated<> other(OptLevel::O2);
+  training.function = [&](const Tensor& data, const Tensor& target) {
+    return training.calls % 2 == 0 ? other.iteration(data, target)
+                                   : training.iteration(data, target);
+  };
+  const Batch batch = make_batch(at::kCPU);
+  for (int i = 0; i < 3; ++i) training(batch.data, batch.target);
+  EXPECT_EQ(message_of([&] { training(batch.data, batch.target); }),
+            "graphed: expected a function that steps the same optimizers in each call with "
+            "arguments of one form, got one that does not; give it an argument that says which");
+  for (int i = 0; i < 3; ++i) training(batch.data, batch.target);
+  EXPECT_EQ(training.calls, 7);
+}
+
 TEST(Graphed, RefusesInputsThatRequireGrads) {
   ThroughGraph<> training(OptLevel::O2);
   const Batch batch = make_batch(at::kCPU);
-  for (int i = 0; i < 3; ++i) training(batch.data, batch.target);
   const Tensor data = batch.data.clone().requires_grad_();
+  for (int i = 0; i < 3; ++i) training(data, batch.target);
   EXPECT_EQ(message_of([&] { training(data, batch.target); }),
             "graphed: expected arguments that require no grad, got one that does, which replays "
             "would not reach; compute it in the function, or pass it as x.detach()");

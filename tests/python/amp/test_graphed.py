@@ -395,9 +395,11 @@ def test_a_strangers_step_is_refused(monkeypatch):
 
 def test_inputs_that_require_grads_are_refused(monkeypatch):
     training = Training(monkeypatch)
-    training.calls(3)
+    batch = torch.randn(16, 4, requires_grad=True), torch.zeros(16, dtype=torch.long)
+    for _ in range(3):
+        training.run(*batch)
     with pytest.raises(RuntimeError) as raised:
-        training.run(torch.randn(16, 4, requires_grad=True), torch.zeros(16, dtype=torch.long))
+        training.run(*batch)
     assert str(raised.value) == (
         "graphed: expected arguments that require no grad, got one that does, which replays would "
         "not reach; compute it in the function, or pass it as x.detach()"
@@ -440,6 +442,52 @@ def test_steps_by_grads_of_an_earlier_call_are_refused_once(monkeypatch, level, 
     for training in trainings:
         training.calls(3)
     assert_equal(*trainings)
+
+
+class Alternating:
+    """Two models, of which calls train one."""
+
+    def __init__(self, monkeypatch) -> None:
+        torch.manual_seed(3)
+        self.pairs = [initialized("O5", optimizer=fused_adam) for _ in range(2)]
+        models = nn.ModuleList(model for model, _ in self.pairs)
+        self.recorded = Recorded(self.iteration, models, *(each for _, each in self.pairs))
+        monkeypatch.setattr(_graphed._Graphed, "graphs_of", graphs_of(self.recorded))
+        self.run = amp.graphed(self.recorded)
+        self.count = 0
+
+    def iteration(self, data, which=None):
+        self.count += 1
+        model, optimizer = self.pairs[self.count % 2 if which is None else which]
+        optimizer.zero_grad()
+        amp.scale_loss(model(data).float().square().mean(), optimizer).backward()
+        optimizer.step()
+
+
+def test_an_argument_may_say_which_optimizer_steps(monkeypatch):
+    training = Alternating(monkeypatch)
+    for i in range(12):
+        before = [everything(*pair) for pair in training.pairs]
+        training.run(torch.randn(16, 4), i % 2)
+        after = [everything(*pair) for pair in training.pairs]
+        assert [bool(changed(*each)) for each in zip(before, after)] == [i % 2 == 0, i % 2 == 1]
+    assert training.recorded.captures == 2
+
+
+def test_optimizers_that_step_in_some_calls_are_refused_once(monkeypatch):
+    """Later calls run as they are."""
+    training = Alternating(monkeypatch)
+    for _ in range(3):
+        training.run(torch.randn(16, 4))
+    with pytest.raises(RuntimeError) as raised:
+        training.run(torch.randn(16, 4))
+    assert str(raised.value).split("\nException raised")[0] == (
+        "graphed: expected a function that steps the same optimizers in each call with arguments "
+        "of one form, got one that does not; give it an argument that says which"
+    )
+    for _ in range(4):
+        training.run(torch.randn(16, 4))
+    assert training.count == 8
 
 
 @pytest.mark.parametrize("level", ["O0", "O2", "O5"])

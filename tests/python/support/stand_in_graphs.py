@@ -73,7 +73,8 @@ class Recorded:
                 group["lr"] = number
             with torch.no_grad():
                 for own, fresh in zip(tree_leaves(result), tree_leaves(new)):
-                    own.copy_(fresh)
+                    if own is not None:
+                        own.copy_(fresh)
                 for param, own in zip(self._params(), grads):
                     if own is not None:
                         own.copy_(param.grad)
