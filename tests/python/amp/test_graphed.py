@@ -256,6 +256,33 @@ def test_weights_that_the_function_writes_count(monkeypatch, level):
     assert trainings[0].recorded.captures == 1
 
 
+@pytest.mark.parametrize("level", ["O0", "O2", "O5"])
+def test_averages_in_the_function_and_files_between_calls(monkeypatch, level, tmp_path):
+    averages, trainings = [], both(monkeypatch, level=level)
+    for training in trainings:
+        masters = [param.detach().clone() for param in amp.master_params(training.optimizer)]
+        average = nn.ParameterList(nn.Parameter(each, requires_grad=False) for each in masters)
+        training.recorded._model = nn.ModuleList([training.model, average])
+        plain = training.iteration
+
+        def averaged(data, target, training=training, plain=plain, average=average):
+            loss = plain(data, target)
+            for each, param in zip(average, amp.master_params(training.optimizer)):
+                each.lerp_(param.detach(), 0.1)
+            return loss
+
+        training.recorded._function = averaged
+        training.calls(6)
+        amp.save(training.model, training.optimizer, tmp_path / "run.pt")
+        training.calls(3)
+        amp.load(training.model, training.optimizer, tmp_path / "run.pt")
+        training.calls(6)
+        averages.append(average)
+    assert_equal(*trainings)
+    assert all(torch.equal(*pair) for pair in zip(*averages))
+    assert trainings[0].recorded.captures == 2
+
+
 def test_what_changes_before_each_call_ends_the_captures(monkeypatch):
     trainings = both(monkeypatch)
     with warned() as texts:
