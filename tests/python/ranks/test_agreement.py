@@ -417,6 +417,19 @@ def finished_twice() -> None:
     optimizer.step()
 
 
+def delayed_on_one_rank() -> None:
+    """The others reduce as often, though they have no grad of that loss."""
+    model, optimizer = together("O2", num_losses=2)
+    if distributed.get_rank() == 0:
+        loss = model[2].weight.float().sum()
+    else:
+        loss = torch.ones(1, requires_grad=True).sum()
+    amp.scale_loss(loss, optimizer, loss_id=0, delay_unscale=True).backward()
+    amp.scale_loss(model[2].bias.float().sum(), optimizer, loss_id=1).backward()
+    optimizer.step()
+    assert gloo.are_same([master_values(optimizer)[-1]])
+
+
 def cases_of_two() -> Iterator[tuple[str, Callable[[], None]]]:
     yield from trainings()
     for level in ("O0", "O2"):
@@ -431,6 +444,7 @@ def cases_of_two() -> Iterator[tuple[str, Callable[[], None]]]:
         skipped_elsewhere,
         skipped_too_often,
         finished_twice,
+        delayed_on_one_rank,
         with_ignored_params,
         other_scales,
         scaler_without_grads,
