@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -398,8 +399,14 @@ def _rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
 
 @contextlib.contextmanager
 def _stepping(note: Callable[[torch.optim.Optimizer], None]) -> Iterator[None]:
-    """Where `note` is called before each optimizer's step."""
-    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: note(optimizer))
+    """Where `note` is called before each optimizer's step in this thread."""
+    thread = threading.get_ident()
+
+    def in_thread(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if threading.get_ident() == thread:
+            note(optimizer)
+
+    hook = register_optimizer_step_pre_hook(in_thread)
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from typing import ClassVar
 
 import pytest
@@ -420,6 +421,31 @@ def test_a_strangers_step_is_refused(monkeypatch):
         "graphed: expected optimizer to be an optimizer that initialize returned, got an SGD that "
         "it did not; pass it to initialize with its model",
     )
+
+
+def test_steps_in_other_threads_are_left_alone(monkeypatch):
+    """Of optimizers that the function does not step, while it is called and captured."""
+    training = Training(monkeypatch)
+    others = [sgd(nn.Linear(2, 2)), initialized("O2", optimizer=sgd)[1]]
+    plain, errors = training.iteration, []
+
+    def step_others():
+        try:
+            for other in others:
+                other.step()
+        except RuntimeError as error:
+            errors.append(error)
+
+    def iteration(data, target):
+        thread = threading.Thread(target=step_others)
+        thread.start()
+        thread.join()
+        return plain(data, target)
+
+    training.recorded._function = iteration
+    training.calls(6)
+    assert errors == []
+    assert training.recorded.captures == 1
 
 
 def test_inputs_that_require_grads_are_refused(monkeypatch):

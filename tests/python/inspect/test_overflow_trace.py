@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nets import Net, Planted, initialized
+from nets import Net, Planted, Steep, initialized
 
 from torchamp import amp
 
 HALF_LEVELS = ["O1", "O2", "O3"]
-
-
-class Steep(torch.autograd.Function):
-    """The identity, with a steep backward."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 1e30
 
 
 NOTHING = "no iteration was watched: run some inside of `with amp.trace_overflow(model) as trace:`"

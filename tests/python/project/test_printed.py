@@ -5,7 +5,7 @@ import pathlib
 import re
 
 import torch
-from nets import Planted, initialized
+from nets import Planted, Steep, initialized
 from torch import nn
 
 from torchamp import amp
@@ -23,16 +23,6 @@ def shown(document: str, first_words: str) -> list[str]:
 
 def without_numbers(line: str) -> list[str]:
     return NUMBER.sub("#", line).split()
-
-
-class Steep(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 1e30
 
 
 def iterate(model: nn.Module, optimizer: torch.optim.Optimizer, *batch: torch.Tensor) -> None:
