@@ -352,6 +352,17 @@ class GraphedFunction::Impl {
     const OwnStream own(devices(form, inputs).front());
     Call call{&form.optimizers, &graph};
     const Calling calling(call);
+    try {
+      run_captured(graph);
+    } catch (...) {
+      graph.iteration->cancel();
+      throw;
+    }
+    form.graph = std::move(graph);
+    form.is_plain = false;
+  }
+
+  void run_captured(Graph& graph) {
     graph.on_device->begin_capture();
     try {
       graph.result = function_(graph.inputs);
@@ -364,8 +375,6 @@ class GraphedFunction::Impl {
       throw;
     }
     graph.on_device->end_capture();
-    form.graph = std::move(graph);
-    form.is_plain = false;
   }
 
   static void replay(Graph& graph, const Inputs& inputs) {

@@ -41,10 +41,6 @@ CapturedIteration::CapturedIteration(std::vector<Stepped> optimizers) {
   bring_together();
 }
 
-CapturedIteration::~CapturedIteration() {
-  if (reports_) cancel();
-}
-
 void CapturedIteration::cancel() {
   reports_.reset();
   for (const Entry& entry : entries_) {
@@ -87,7 +83,6 @@ void CapturedIteration::end() {
     for (Place& place : entry.places) {
       place.after = place.param->model.grad();
       place.master_after = place.param->master.grad();
-      place.before = place.master_before = Tensor();
     }
     entry.steps = entry.optimizer.report->take_captured();
   }
@@ -112,10 +107,11 @@ void CapturedIteration::before_replay() const {
   bring_together();
 }
 
-void CapturedIteration::after_replay() const {
-  for (const Entry& entry : entries_) {
+void CapturedIteration::after_replay() {
+  for (Entry& entry : entries_) {
     entry.optimizer.report->after_replay(entry.steps);
-    for (const Place& place : entry.places) {
+    for (Place& place : entry.places) {
+      place.before = place.master_before = Tensor();  // no more needed, and large
       set_grad(place.param->model, place.after);
       set_grad(place.param->master, place.master_after);
     }

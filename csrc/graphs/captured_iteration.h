@@ -28,8 +28,6 @@ class TORCHAMP_API CapturedIteration {
   /// Before the capture, in which model and masters must not need to follow what the program has
   /// written before it.
   explicit CapturedIteration(std::vector<Stepped> optimizers);
-  /// Does cancel() unless end() was called.
-  ~CapturedIteration();
   CapturedIteration(const CapturedIteration&) = delete;
   CapturedIteration& operator=(const CapturedIteration&) = delete;
 
@@ -49,7 +47,7 @@ class TORCHAMP_API CapturedIteration {
   /// Model and masters follow what the program has written.
   void before_replay() const;
   /// Behind it in the queue: steps are counted once the device has reported them.
-  void after_replay() const;
+  void after_replay();
 
  private:
   /// A parameter's memory, and the grads of it and of its master, which are one without a master.

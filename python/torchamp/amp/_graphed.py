@@ -335,7 +335,7 @@ class _Graphed:
         graph.iteration = _C.CapturedIteration([(each.core, each.report) for each in states])
         graphs: Any = self._graphs
         form.is_plain, form.graph = True, None
-        failure: list[Exception] = []
+        failure: list[BaseException] = []
         try:
             with contextlib.ExitStack() as stack:
                 graph.options = [_Options(optimizer) for optimizer in form.optimizers]
@@ -346,13 +346,14 @@ class _Graphed:
                 try:
                     result = self._function(*args, **kwargs)
                     graph.iteration.end()
-                except Exception as error:
+                except BaseException as error:
                     failure.append(error)
                     raise
-        except Exception as error:
+        except BaseException as error:
             graph.iteration.cancel()
             first = failure[0] if failure else error  # the end of the capture raises, too
-            _note_line(first)
+            if isinstance(first, Exception):
+                _note_line(first)
             raise first from None
         form.is_plain = False
         graph.result = tree_map(lambda each: each.detach() if _is_tensor(each) else each, result)

@@ -84,7 +84,7 @@ class ThroughGraph : public Iterated<O> {
   Tensor operator()(const Tensor& data, const Tensor& target) { return run_(data, target); }
 
   Iteration function;
-  bool is_captured = false;
+  bool is_captured = false, fails_at_end = false;
   int calls = 0, captures = 0;
 
  private:
@@ -103,6 +103,7 @@ class ThroughGraph : public Iterated<O> {
       for (size_t i = 0; i < now.size(); ++i) now[i].variable_data().copy_(before_[i]);
       scaler().load_state(scale_);
       std::tie(inputs_, result_) = std::pair(owner_.inputs_, owner_.result_);
+      TORCH_CHECK(!owner_.fails_at_end, "no end");
     }
     void replay() override {
       for (const Tensor& param : owner_.net->parameters()) param.mutable_grad() = Tensor();
@@ -223,6 +224,20 @@ TEST_P(GraphedTest, ACaptureThatFailsIsUndone) {
   pair.calls(5);
   pair.expect_equal();
   EXPECT_EQ(pair.graphed.captures, 1);
+}
+
+TEST_P(GraphedTest, GradsAreAsBeforeACaptureThatFailsAtItsEnd) {
+  ThroughGraph<> training(GetParam());
+  const Batch batch = make_batch(at::kCPU);
+  for (int i = 0; i < 3; ++i) training(batch.data, batch.target);
+  std::vector<Tensor> grads;
+  for (const Tensor& param : training.net->parameters()) grads.push_back(param.grad());
+  training.fails_at_end = true;
+  EXPECT_EQ(message_of([&] { training(batch.data, batch.target); }), "no end");
+  size_t i = 0;
+  for (const Tensor& param : training.net->parameters()) {
+    EXPECT_TRUE(param.grad().is_same(grads[i++]));
+  }
 }
 
 TEST(Graphed, OtherSizesTakeAnotherGraphUpToANumber) {

@@ -581,6 +581,30 @@ def test_a_capture_that_fails_is_undone_and_names_the_line(monkeypatch, level, p
     assert trainings[0].recorded.captures == 1
 
 
+@pytest.mark.parametrize("level", ["O0", "O2", "O5"])
+@pytest.mark.parametrize("is_interrupt", [False, True])
+def test_grads_are_as_before_a_capture_that_fails(monkeypatch, level, is_interrupt):
+    """At its end, or by an interrupt in the function."""
+    training = Training(monkeypatch, level=level)
+    training.calls(3)
+    grads = [param.grad for param in training.model.parameters()]
+    plain = training.iteration
+
+    def interrupted(*batch):
+        plain(*batch)
+        raise KeyboardInterrupt
+
+    def fails():
+        raise ValueError("no end")
+
+    monkeypatch.setattr(training.recorded, "replayed", fails)
+    if is_interrupt:
+        training.recorded._function = interrupted
+    with pytest.raises(KeyboardInterrupt if is_interrupt else ValueError):
+        training.call()
+    assert all(param.grad is grad for param, grad in zip(training.model.parameters(), grads))
+
+
 def test_on_a_cpu_it_calls_the_function():
     model, optimizer = initialized("O2", optimizer=sgd)
     calls = []
