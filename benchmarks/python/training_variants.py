@@ -34,15 +34,6 @@ def halvings(first_scale: float, last_scale: float) -> int:
     return round(math.log2(first_scale / last_scale))
 
 
-def adamw(network: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        network.parameters(),
-        LEARNING_RATE,
-        fused=True,
-        capturable=next(network.parameters()).is_cuda,
-    )
-
-
 def captured(training: Training) -> Training:
     """The same as a CUDA graph, as torch's documentation captures an iteration."""
     stream = torch.cuda.Stream()
@@ -62,8 +53,9 @@ def captured(training: Training) -> Training:
     return Training(step, training.skipped_steps, training.close)
 
 
-def float32(network: nn.Module, batch: Batch) -> Training:
-    optimizer = adamw(network)
+def float32(network: nn.Module, batch: Batch, **options: bool) -> Training:
+    """options: of AdamW."""
+    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, fused=True, **options)
 
     def step() -> Tensor:
         optimizer.zero_grad()
@@ -75,10 +67,10 @@ def float32(network: nn.Module, batch: Batch) -> Training:
     return Training(step)
 
 
-def torch_amp(network: nn.Module, batch: Batch, dtype: torch.dtype) -> Training:
-    """torch.amp, with a GradScaler for float16."""
+def torch_amp(network: nn.Module, batch: Batch, dtype: torch.dtype, **options: bool) -> Training:
+    """torch.amp, with a GradScaler for float16. options: of AdamW."""
     device = batch.inputs[0].device.type
-    optimizer = adamw(network)
+    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, fused=True, **options)
     scaler = torch.amp.GradScaler(device, enabled=dtype == torch.float16)
 
     def step() -> Tensor:
@@ -124,8 +116,10 @@ VARIANTS: dict[str, Callable[[nn.Module, Batch], Training]] = {
     "O2": lambda *task: opt_level(*task, "O2"),
     "O4": lambda *task: opt_level(*task, "O4"),
     "O5": lambda *task: opt_level(*task, "O5"),
-    "float32, captured": lambda *task: captured(float32(*task)),
-    "torch.amp, bfloat16, captured": lambda *task: captured(torch_amp(*task, torch.bfloat16)),
+    "float32, captured": lambda *task: captured(float32(*task, capturable=True)),
+    "torch.amp, bfloat16, captured": lambda *task: captured(
+        torch_amp(*task, torch.bfloat16, capturable=True)
+    ),
     "O1, captured": lambda *task: opt_level(*task, "O1", is_captured=True),
     "O2, captured": lambda *task: opt_level(*task, "O2", is_captured=True),
     "O4, captured": lambda *task: opt_level(*task, "O4", is_captured=True),
