@@ -284,6 +284,31 @@ def test_strangers_are_as_without_amp(make, give):
     assert alone(make, give) == wanted
 
 
+@pytest.mark.filterwarnings("error:Dynamo does not know")
+@pytest.mark.parametrize("make", [Ordinary, SGD])
+def test_a_compiled_step_of_a_stranger_has_the_graphs_that_it_has_alone(make):
+    def graphs(is_known: bool) -> list[str]:
+        torch._dynamo.reset()
+        found: list[Any] = []
+        param = torch.ones(2, requires_grad=True)
+        param.grad = torch.ones(2)
+        stranger = make([param], lr=0.125)
+        if is_known:
+            stranger.step()
+        compiled = torch.compile(
+            lambda: stranger.step(), backend=lambda graph, _: found.append(graph) or graph
+        )
+        for _ in range(3):
+            compiled()
+        assert param.tolist() == [1 - 0.125 * (3 + is_known)] * 2
+        return [str(graph.graph) for graph in found]
+
+    wanted = graphs(False)
+    model, _ = initialized("O2", make)
+    assert wanted and graphs(False) == graphs(True) == wanted
+    amp.release(model)
+
+
 @pytest.mark.parametrize("make", [Ordinary, FusedSGD, torchs_fused])
 def test_a_stranger_is_looked_up_once_for_each_change(make, monkeypatch):
     asked: list[Any] = []
@@ -311,7 +336,7 @@ def test_a_stranger_is_looked_up_once_for_each_change(make, monkeypatch):
     assert asked == [] and id(stranger) in _gate._known
     key = id(stranger)
     del stranger, changes, change, call
-    assert key not in _gate._known
+    assert key not in _gate._known and key not in _gate._strangers
     amp.release(model)
 
 

@@ -35,39 +35,37 @@ _WRAPPER = Optimizer.profile_hook_step(lambda self: None).__code__
 class _Known(weakref.ref[Any]):
     """An optimizer that initialize was not given."""
 
-    __slots__ = ("generation", "given", "groups", "key")
+    __slots__ = ("given", "key")
 
     key: int
     #: The one with this one among its attributes, if initialize was given it.
     given: Callable[[], Any]
-    #: When it stepped no master, with so many groups.
-    generation: int
-    groups: int
 
 
 _known: dict[int, _Known] = {}
+_strangers: dict[int, int] = OptimizerSession.strangers
 
 
 def _forget(known: _Known) -> None:
     _known.pop(known.key, None)
+    _strangers.pop(known.key, None)
 
 
-def _note(optimizer: Any, given: Callable[[], Any], generation: int, groups: int) -> None:
+def _note(optimizer: Any, given: Callable[[], Any]) -> None:
     known = _Known(optimizer, _forget)
     known.key, known.given = id(optimizer), given
-    known.generation, known.groups = generation, groups
     _known[known.key] = known
 
 
 def note_inner(optimizer: Any, given: Any) -> None:
     """`given`, which initialize was given, has `optimizer` among its attributes."""
-    _note(optimizer, weakref.ref(given), -1, 0)
+    _note(optimizer, weakref.ref(given))
 
 
 def given_around(optimizer: Any) -> OptimizerSession | None:
     """What torchamp knows of the optimizer that has this one among its attributes."""
     known = _known.get(id(optimizer))
-    return in_training(known.given()) if known is not None and known() is optimizer else None
+    return in_training(known.given()) if known is not None else None
 
 
 def is_stranger(optimizer: Any) -> bool:
@@ -81,21 +79,7 @@ def is_stranger(optimizer: Any) -> bool:
         groups = getattr(optimizer, "param_groups", None)
     if not groups or not isinstance(groups, list):
         return True
-    generation = OptimizerSession.generation
-    known = _known.get(id(optimizer))
-    if (
-        known is not None
-        and known.generation == generation
-        and known.groups == len(groups)
-        and known() is optimizer
-    ):
-        return True
-    if given_around(optimizer) is not None or _C.owners(groups):
-        return False
-    _note(optimizer, lambda: None, generation, len(groups))
-    if known is None:
-        tell_copies(attributes.get("state", {}))
-    return True
+    return _strangers.get(id(optimizer)) == len(groups) or Gates.find_stranger(optimizer, groups)
 
 
 class _Function:
@@ -127,6 +111,18 @@ class Gates:
         self._around_inherited = around_inherited
         #: The classes whose methods are gated, by id.
         self._kinds: dict[int, weakref.ref[type]] = {}
+
+    @staticmethod
+    def find_stranger(optimizer: Any, groups: list[Any]) -> bool:
+        """is_stranger, of one that has yet to be looked at."""
+        if given_around(optimizer) is not None or _C.owners(groups):
+            return False
+        if id(optimizer) not in _known:
+            _note(optimizer, lambda: None)
+            tell_copies(vars(optimizer).get("state", {}))
+        if "defaults" in vars(optimizer):  # torch's constructor makes the groups after it
+            _strangers[id(optimizer)] = len(groups)
+        return True
 
     def install(self, optimizer: Any) -> None:
         """Gates the methods of an optimizer's class and its bases, and a `step` of its own."""
@@ -164,8 +160,9 @@ class Gates:
 
     def _install(self, kind: type[Optimizer]) -> None:
         if FusedOptimizer._gated_step is FusedOptimizer._fused_step:
-            # Contents that are exchanged are no business of a graph's.
+            # Contents that are exchanged, and who owns them, are no business of a graph's.
             self._around_step = torch.compiler.disable(self._around_step)
+            Gates.find_stranger = torch.compiler.disable(Gates.find_stranger)  # type: ignore
             register_optimizer_step_pre_hook(self._discover)
             FusedOptimizer._gated_step = _gate(FusedOptimizer._fused_step, self._around_step)
         for name, around in self._around_inherited.items():
@@ -221,7 +218,8 @@ def _subclasses(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
 def _gate(method: Callable, around: Around) -> Callable:
     @functools.wraps(method)
     def gate(*args: Any, **kwargs: Any) -> Any:
-        if is_stranger(args[0]):
+        groups = _strangers.get(id(args[0]))  # the quick way for a stranger
+        if (groups is not None and groups == len(args[0].param_groups)) or is_stranger(args[0]):
             return method(*args, **kwargs)
         return around(args[0], functools.partial(method, *args, **kwargs))
 

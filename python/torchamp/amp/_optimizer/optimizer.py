@@ -230,7 +230,7 @@ def adopt_optimizer(
 ) -> None:
     """Makes `optimizer` one of `session`, which steps the masters of its parameters: those of
     `masters`, by parameter, and new ones for others of 16 bits."""
-    OptimizerSession.generation += 1
+    OptimizerSession.strangers.clear()
     state = OptimizerSession(session)
     if steps_fused(optimizer):
         optimizer.forget_layout()

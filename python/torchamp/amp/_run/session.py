@@ -7,7 +7,7 @@ import dataclasses
 import operator
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -282,8 +282,9 @@ class OptimizerSession:
     #: The ones of all sessions.
     known: weakref.WeakSet[OptimizerSession] = weakref.WeakSet()
 
-    #: Counts the changes of what optimizers step.
-    generation = 0
+    #: The optimizers that initialize was not given, by id, and how many groups they had when they
+    #: stepped no master. Of no use once that changes what an optimizer of a session steps.
+    strangers: ClassVar[dict[int, int]] = {}
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -318,7 +319,7 @@ class OptimizerSession:
         shards = [shard_of(param) for param in params]
         if self.session.shards and list(map(id, shards)) == list(map(id, self.core.model_params())):
             return
-        OptimizerSession.generation += 1
+        self.strangers.clear()
         self.session.let_go(but=optimizer)
         self.session.add_shards([param for param in params if not self.core.steps(shard_of(param))])
         for param, shard in zip(params, shards):
