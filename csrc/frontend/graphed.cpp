@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_set>
 
 #include "frontend/optim/fused_steppers.h"
@@ -24,6 +25,8 @@ using at::Tensor;
 using detail::GraphedFunction;
 using Inputs = GraphedFunction::Tensors;
 using Rates = std::vector<double>;
+/// A tensor but for its contents.
+using Like = std::tuple<std::vector<int64_t>, at::ScalarType, at::Device, bool>;
 
 /// The calls with inputs of one form that come before a capture: libraries initialize themselves,
 /// and optimizers make their states.
@@ -33,6 +36,15 @@ constexpr int kUselessCaptures = 3;
 
 const optim::FusedOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
   return static_cast<const optim::FusedOptions&>(group.options());
+}
+
+std::vector<Like> likes_of(const Inputs& inputs) {
+  std::vector<Like> likes;
+  for (const Tensor& input : inputs) {
+    likes.emplace_back(input.sizes().vec(), input.scalar_type(), input.device(),
+                       input.requires_grad());
+  }
+  return likes;
 }
 
 Rates rates_of(const WrappedOptimizer& optimizer) {
@@ -110,21 +122,13 @@ struct Graph {
 
 /// Calls whose inputs differ in their contents alone, and their graph.
 struct Form {
-  Inputs like;  ///< on the meta device
+  std::vector<Like> like;
   int calls = 0;
   std::vector<Optimizer> optimizers = {};  ///< those that they step
   bool changes_rates = false;
   bool is_plain = false;  ///< all run as they are
   std::optional<Graph> graph = {};
   int useless_captures = 0;
-
-  bool is_of(const Inputs& inputs) const {
-    return std::equal(like.begin(), like.end(), inputs.begin(), inputs.end(),
-                      [](const Tensor& mine, const Tensor& given) {
-                        return mine.sizes() == given.sizes() && mine.dtype() == given.dtype() &&
-                               mine.requires_grad() == given.requires_grad();
-                      });
-  }
 };
 
 }  // namespace graphs
@@ -139,6 +143,7 @@ using graphs::GroupOptions;
 struct Call {
   std::vector<Optimizer>* optimizers;
   Graph* captured = nullptr;
+  bool steps_disabled = false;  ///< an optimizer of initialize with enabled(false)
 };
 
 thread_local Call* current_call = nullptr;
@@ -185,6 +190,7 @@ class OwnStream {
 
 void note_step(const Optimizer& optimizer) {
   if (current_call == nullptr) return;
+  current_call->steps_disabled |= !optimizer.amp()->enabled();
   if (current_call->captured != nullptr) {
     return current_call->captured->iteration->note_step(*wrapped_of(optimizer).state);
   }
@@ -213,7 +219,7 @@ class GraphedFunction::Impl {
   }
 
   std::any call(const Inputs& inputs) {
-    if (is_on_cpu_) return function_(inputs);
+    if (is_plain_) return function_(inputs);
     Form* const form = form_of(inputs);
     if (form == nullptr) return function_(inputs);
     if (form->graph && !form->graph->is_current()) drop(*form);
@@ -229,21 +235,18 @@ class GraphedFunction::Impl {
 
  private:
   Form* form_of(const Inputs& inputs) {
+    std::vector<Like> like = likes_of(inputs);
     for (Form& form : forms_) {
-      if (form.is_of(inputs)) return &form;
+      if (form.like == like) return &form;
     }
     if (static_cast<int64_t>(forms_.size()) == max_graphs_) {
-      tell(LogLevel::kWarning,
-           c10::str("graphed: expected arguments of at most ", max_graphs_,
-                    " forms (sizes and dtypes), got another; such calls run without a graph. Give "
-                    "graphed a larger max_graphs, or pad the inputs"));
+      tell(LogLevel::kWarning, c10::str("graphed: expected arguments of at most ", max_graphs_,
+                                        " forms (sizes, dtypes and devices), got another; such "
+                                        "calls run without a graph. Give "
+                                        "graphed a larger max_graphs, or pad the inputs"));
       return nullptr;
     }
-    Form& form = forms_.emplace_back();
-    for (const Tensor& input : inputs) {
-      form.like.push_back(input.detach().to(at::kMeta).requires_grad_(input.requires_grad()));
-    }
-    return &form;
+    return &forms_.emplace_back(Form{std::move(like)});
   }
 
   void tell(LogLevel level, const std::string& text) {
@@ -271,15 +274,15 @@ class GraphedFunction::Impl {
     std::vector<Rates> rates;
     for (const Optimizer& each : form.optimizers) rates.push_back(rates_of(wrapped_of(each)));
     std::any result;
+    Call call{&form.optimizers};
     {
       std::optional<OwnStream> aside;
       if (device != before.end()) aside.emplace(*device);
-      Call call{&form.optimizers};
       const Calling calling(call);
       result = function_(inputs);
     }
     const auto after = devices(form, inputs);
-    is_on_cpu_ = std::none_of(after.begin(), after.end(), is_right);
+    is_plain_ = call.steps_disabled || std::none_of(after.begin(), after.end(), is_right);
     for (size_t i = 0; i < rates.size(); ++i) {
       form.changes_rates |= rates_of(wrapped_of(form.optimizers[i])) != rates[i];
     }
@@ -392,7 +395,7 @@ class GraphedFunction::Impl {
   detail::DeviceGraphs graphs_;
   int64_t max_graphs_;
   std::vector<Form> forms_;
-  bool is_on_cpu_ = false;
+  bool is_plain_ = false;  ///< all calls run as they are
   std::unordered_set<std::string> told_;
 };
 

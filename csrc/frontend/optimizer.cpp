@@ -53,11 +53,11 @@ bool Optimizer::step() {
   const auto held = amp_->session().hold_weights();
   WrappedOptimizer& optimizer = wrapped_of(*this);
   disable_casts shield;
+  note_step(*this);
   if (!amp_->enabled()) {
     optimizer.wrapped->step();
     return true;
   }
-  note_step(*this);
   const PausedLoan paused(amp_->session());
   prepare_states(amp_->session(), optimizer);
   core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);

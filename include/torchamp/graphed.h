@@ -50,12 +50,12 @@ class CudaGraph : public DeviceGraph {
 /// graph, and its C++ code does not run in replays. Learning rates are read before each call, so
 /// schedulers work outside of it. After a change of other options of the optimizers, of their
 /// parameters or states, the next call runs as it is, and the one after it is captured. Loss
-/// scales, skipped steps, their messages and telemetry are as without a graph. On a CPU it calls
-/// the function.
+/// scales, skipped steps, their messages and telemetry are as without a graph. On a CPU,
+/// and after initialize with enabled(false), it calls the function.
 ///
 /// `function`: an iteration, from zero_grad() to step(), of tensors. Its optimizers are those of
-/// initialize, and fused ones of torchamp's. `max_graphs`: arguments of other sizes and dtypes take
-/// another graph; beyond that number calls run as they are.
+/// initialize, and fused ones of torchamp's. `max_graphs`: arguments of other sizes, dtypes and
+/// devices take another graph; beyond that number calls run as they are.
 ///
 /// Throws ValueError for a max_graphs below 1. From the fourth call on: TypeError for an optimizer
 /// that waits for the device, RuntimeError for a step by grads of an earlier call and for options

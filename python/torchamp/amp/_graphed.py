@@ -20,7 +20,7 @@ from torchamp._logging import is_of_the_program, log, warn
 from torchamp.amp._casts.explain import add_note
 from torchamp.amp._casts.masters import params_of
 from torchamp.amp._optimizer.optimizer import FUSED_IN_TORCH, steps_fused
-from torchamp.amp._run.session import OptimizerSession, in_training, state_of
+from torchamp.amp._run.session import OptimizerSession, in_training, is_disabled, state_of
 
 Function = TypeVar("Function", bound=Callable)
 
@@ -55,8 +55,8 @@ def graphed(function: Function, *, max_graphs: int = 8) -> Function:
     the optimizers, of their parameters or states, the next call runs as it is, and the one after it
     is captured.
 
-    Loss scales, skipped steps, their messages and telemetry are as without a graph. On a CPU it
-    calls the function.
+    Loss scales, skipped steps, their messages and telemetry are as without a graph. On a CPU, and
+    after initialize with enabled=False, it calls the function.
 
     Args:
         function: an iteration, from `zero_grad()` to `step()`. Its optimizers are those of one or
@@ -211,12 +211,13 @@ class _Graphed:
         self._function, self._max_graphs = function, max_graphs
         self._forms: list[_Form] = []
         self._graphs: _CudaGraphs | None = None
-        self._is_on_cpu = False
+        #: Whether all calls run as they are.
+        self._is_plain = False
         self._told: set[str] = set()
 
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         call = functools.partial(self._function, *args, **kwargs)
-        if self._is_on_cpu:
+        if self._is_plain:
             return call()
         leaves, spec = tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -267,7 +268,9 @@ class _Graphed:
             with _stepping(lambda each: form.optimizers.update({each: in_training(each)})):
                 result = call()
         devices = _devices_of(form, tensors)
-        self._is_on_cpu = all(each.type != self.graphs_of.device_type for each in devices)
+        self._is_plain = is_disabled([*form.optimizers]) or all(
+            each.type != self.graphs_of.device_type for each in devices
+        )
         for optimizer, rates in before.items():
             if _rates_of(optimizer) != rates:
                 form.changed = type(optimizer).__name__

@@ -25,10 +25,10 @@ const char* const kNoWholeIteration =
 /// A net and its optimizer, and an iteration of them.
 template <class O = optim::FusedAdam>
 struct Iterated {
-  explicit Iterated(OptLevel level)
+  explicit Iterated(OptLevel level, bool enabled = true)
       : net(make_net(at::kCPU)),
         optimizer(net->parameters(), 0.01),
-        amped(initialize(net, optimizer, quiet(level))) {}
+        amped(initialize(net, optimizer, quiet(level).enabled(enabled))) {}
 
   Tensor iteration(const Tensor& data, const Tensor& target) {
     amped.optimizer.zero_grad();
@@ -71,8 +71,8 @@ class ThroughGraph : public Iterated<O> {
  public:
   using Iteration = std::function<Tensor(const Tensor&, const Tensor&)>;
 
-  explicit ThroughGraph(OptLevel level, int64_t max_graphs = 8)
-      : Iterated<O>(level),
+  explicit ThroughGraph(OptLevel level, int64_t max_graphs = 8, bool enabled = true)
+      : Iterated<O>(level, enabled),
         function([this](const Tensor& data, const Tensor& target) {
           return this->iteration(data, target);
         }),
@@ -252,10 +252,11 @@ TEST(Graphed, OtherSizesTakeAnotherGraphUpToANumber) {
   }
   set_log_sink(before);
   EXPECT_EQ(training.captures, 2);
-  EXPECT_EQ(heard, std::vector<std::string>{
-                       "graphed: expected arguments of at most 2 forms (sizes and dtypes), got "
-                       "another; such calls run without a graph. Give graphed a larger max_graphs, "
-                       "or pad the inputs"});
+  EXPECT_EQ(heard,
+            std::vector<std::string>{
+                "graphed: expected arguments of at most 2 forms (sizes, dtypes and devices), "
+                "got another; such calls run without a graph. Give graphed a larger max_graphs, "
+                "or pad the inputs"});
 }
 
 TEST(Graphed, WhatChangesBeforeEachCallEndsTheCaptures) {
@@ -367,6 +368,14 @@ TEST(Graphed, RefusesAStepByGradsOfAnEarlierCallOnce) {
   for (int i = 0; i < 3; ++i) pair.graphed(batch.data, batch.target);
   for (int i = 0; i < 6; ++i) step_first(pair.eager, batch.data, batch.target);
   pair.expect_equal();
+}
+
+TEST(Graphed, WithoutMixedPrecisionItCallsTheFunction) {
+  ThroughGraph<> training(OptLevel::O2, 8, /*enabled=*/false);
+  const Batch batch = make_batch(at::kCPU);
+  for (int i = 0; i < 6; ++i) training(batch.data, batch.target);
+  EXPECT_EQ(training.calls, 6);
+  EXPECT_EQ(training.captures, 0);
 }
 
 TEST(Graphed, OnACpuItCallsTheFunction) {

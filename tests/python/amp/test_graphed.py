@@ -605,6 +605,16 @@ def test_grads_are_as_before_a_capture_that_fails(monkeypatch, level, is_interru
     assert all(param.grad is grad for param, grad in zip(training.model.parameters(), grads))
 
 
+@pytest.mark.parametrize("last", [True, False], ids=["last", "then_another"])
+def test_without_mixed_precision_it_calls_the_function(monkeypatch, last):
+    training = Training(monkeypatch, enabled=False)
+    if not last:
+        amp.release(initialized("O2")[0])
+    losses = training.calls(6)
+    assert training.recorded.calls == 6 and training.recorded.captures == 0
+    assert losses == Training(monkeypatch, enabled=False, through=False).calls(6)
+
+
 def test_on_a_cpu_it_calls_the_function():
     model, optimizer = initialized("O2", optimizer=sgd)
     calls = []
