@@ -100,7 +100,7 @@ void Backward::open(bool takes_grads) {
   if (!options_.delay_unscale) scaler_.compare_ranks();
   for (const auto& state : states_) check_and_publish(state->params());
   if (scaled_by_ == nullptr) scaled_by_ = scaler_.snapshot();
-  for (const auto& state : states_) state->begin_backward();
+  for (const auto& state : states_) state->set_in_backward(true);
   is_open_ = true;
   try {
     for (const auto& state : states_) state->update_grads();
@@ -140,7 +140,7 @@ void Backward::unscale_others() {
 void Backward::close() {
   is_open_ = false;
   if (use_ != nullptr) use_->has_ended = true;
-  for (const auto& state : states_) state->end_backward();
+  for (const auto& state : states_) state->set_in_backward(false);
   for (const auto& other : others_) {
     const bool may_be_scaled = !scaler_.is_identity() && !other->grads().are_as_seen();
     if (may_be_scaled) other->grads().note_strays();

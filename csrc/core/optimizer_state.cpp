@@ -185,22 +185,18 @@ void OptimizerState::keep(const std::vector<int64_t>& kept) {
   ParamList others = std::exchange(params_, {});
   for (const int64_t i : kept) params_.push_back(std::exchange(others[i], nullptr));
   for (const auto& param : others) {
-    if (param != nullptr) retire(param);
+    if (param == nullptr) continue;
+    auto& users = param->users;
+    if (param->grad.has_contributed()) grads_.note_drop();
+    if (users.size() == 1) {  // a grad that others step by stays
+      const GradState state = param->grad.state();
+      const bool is_scaled = state == GradState::kScaled || state == GradState::kChecked;
+      if (is_scaled) param->model.mutable_grad().reset();
+      param->grad.zero();
+    }
+    users.erase(std::find(users.begin(), users.end(), this));
   }
   masters_->forget_gone();
-}
-
-/// A grad that others step by stays.
-void OptimizerState::retire(const std::shared_ptr<Param>& param) {
-  auto& users = param->users;
-  if (param->grad.has_contributed()) grads_.note_drop();
-  if (users.size() == 1) {
-    const GradState state = param->grad.state();
-    const bool is_scaled = state == GradState::kScaled || state == GradState::kChecked;
-    if (is_scaled) param->model.mutable_grad().reset();
-    param->grad.zero();
-  }
-  users.erase(std::find(users.begin(), users.end(), this));
 }
 
 void OptimizerState::check_releasable() const {

@@ -85,8 +85,7 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
 
   /// Whether a Backward that was given it is open.
   bool is_in_backward() const { return is_in_backward_; }
-  void begin_backward() { is_in_backward_ = true; }
-  void end_backward() { is_in_backward_ = false; }
+  void set_in_backward(bool is_in_backward) { is_in_backward_ = is_in_backward; }
   /// After one that has scaled its loss.
   void note_scaled_loss();
   /// Tells the observer of one.
@@ -136,7 +135,6 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   bool has_its_master(const Param& param) const {
     return param.has_master() || !masters_->makes_master_of(param.model);
   }
-  void retire(const std::shared_ptr<Param>& param);
   void keep(const std::vector<int64_t>& kept);
   void end_zeroing(bool all);
   void forget_backwards();

@@ -1,4 +1,4 @@
-"""GPT-2 and BERT."""
+"""GPT-2, BERT and Llama."""
 
 from __future__ import annotations
 
@@ -114,21 +114,100 @@ class Bert(nn.Module):
         return words, self.pair(torch.tanh(self.pooler(x.select(1, 0))))
 
 
+class GroupedAttention(nn.Module):
+    """Llama's causal self-attention: several heads of queries share one of keys and values, and
+    rotary embeddings of base 10,000 (arXiv:2104.09864) give positions."""
+
+    def __init__(self, width: int, heads: int, shared: int, length: int) -> None:
+        super().__init__()
+        self.size, self.repeats = width // heads, heads // shared
+        self.query, self.out = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.key, self.value = (nn.Linear(width, shared * self.size, bias=False) for _ in range(2))
+        frequencies = 10_000 ** -(torch.arange(0, self.size, 2) / self.size)
+        angles = torch.outer(torch.arange(length), frequencies)
+        self.register_buffer("sines", angles.sin(), persistent=False)
+        self.register_buffer("cosines", angles.cos(), persistent=False)
+
+    def turned(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, dim=-1)
+        sines, cosines = (each[: x.shape[-2]].to(x.dtype) for each in (self.sines, self.cosines))
+        turned = first * cosines - second * sines, second * cosines + first * sines
+        return torch.cat(turned, dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            layer(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        query, key = self.turned(query), self.turned(key)
+        key, value = (each.repeat_interleave(self.repeats, dim=1) for each in (key, value))
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, width: int, hidden: int, heads: int, shared: int, length: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.RMSNorm(width) for _ in range(2)])
+        self.attention = GroupedAttention(width, heads, shared, length)
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norms[0](x))
+        y = self.norms[1](x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    """Llama 3 with a head of its own."""
+
+    def __init__(self, layers: int, words: int, width: int, *shape: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.blocks = nn.Sequential(*(LlamaBlock(width, *shape) for _ in range(layers)))
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, words, bias=False)
+        self.apply(start_small)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.words(tokens))))
+
+
 def start_small(module: nn.Module) -> None:
-    """The initial weights of GPT-2 and BERT."""
+    """The initial weights of these networks."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
 
 
-def gpt2(layers: int, width: int, heads: int, batch: int, length: int, words: int = 50257) -> Task:
-    def make_batch() -> Batch:
-        tokens = torch.randint(words, (batch, length + 1))
-        return Batch((tokens[:, :-1].contiguous(),), (tokens[:, 1:].contiguous(),))
+def next_tokens(words: int, batch: int, length: int) -> Batch:
+    tokens = torch.randint(words, (batch, length + 1))
+    return Batch((tokens[:, :-1].contiguous(),), (tokens[:, 1:].contiguous(),))
 
-    positions = max(length, 1024)
-    return Task(
-        lambda: Gpt2(layers, width, heads, words, positions), make_batch, batch * length, "tokens"
-    )
+
+def gpt2(layers: int, width: int, heads: int, batch: int, length: int, words: int = 50257) -> Task:
+    def make() -> Gpt2:
+        return Gpt2(layers, width, heads, words, max(length, 1024))
+
+    return Task(make, lambda: next_tokens(words, batch, length), batch * length, "tokens")
+
+
+def llama(
+    layers: int,
+    width: int,
+    hidden: int,
+    heads: int,
+    shared: int,
+    batch: int,
+    length: int,
+    words: int,
+) -> Task:
+    """shared: how many heads keys and values have."""
+
+    def make() -> Llama:
+        return Llama(layers, words, width, hidden, heads, shared, length)
+
+    return Task(make, lambda: next_tokens(words, batch, length), batch * length, "tokens")
 
 
 def bert(layers: int, width: int, heads: int, batch: int, length: int, words: int = 30522) -> Task:
