@@ -163,7 +163,7 @@ class Gates:
             # Contents that are exchanged, and who owns them, are no business of a graph's.
             self._around_step = torch.compiler.disable(self._around_step)
             Gates.find_stranger = torch.compiler.disable(Gates.find_stranger)  # type: ignore
-            register_optimizer_step_pre_hook(self._discover)
+            register_optimizer_step_pre_hook(self._discoverer())
             FusedOptimizer._gated_step = _gate(FusedOptimizer._fused_step, self._around_step)
         for name, around in self._around_inherited.items():
             if not _is_gate(getattr(kind, name)):
@@ -175,14 +175,18 @@ class Gates:
         key = id(kind)
         self._kinds[key] = weakref.ref(kind, lambda _: self._kinds.pop(key, None))
 
-    def _discover(self, optimizer: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _discoverer(self) -> Callable[[Any, tuple, dict[str, Any]], None]:
         """A hook of all optimizers' steps: reaches those that step another's parameters, such as
         one inside a wrapper, before they do."""
-        if id(type(optimizer)) not in self._kinds and not is_stranger(optimizer):
-            self._install(type(optimizer))
+        kinds = self._kinds  # no attribute of `self`: strangers pay for each look-up
 
-    #: Tells FusedOptimizer that it is no hook of the program's.
-    _discover.is_torchamps = True  # type: ignore[attr-defined]
+        def discover(optimizer: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+            if id(type(optimizer)) not in kinds and not is_stranger(optimizer):
+                self._install(type(optimizer))
+
+        #: Tells FusedOptimizer that it is no hook of the program's.
+        discover.is_torchamps = True  # type: ignore[attr-defined]
+        return discover
 
     def _gate_step(self, base: type[Optimizer]) -> None:
         """The `step` of our fused optimizers calls one that is gated."""
