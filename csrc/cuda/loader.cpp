@@ -29,14 +29,6 @@ void require_driver(const Driver& driver) {
                            ", the kernels need 12.1; update the driver");
 }
 
-int capability_of(const Driver& driver, int ordinal) {
-  int handle = 0, major = 0, minor = 0;
-  require(driver, driver.device_get(&handle, ordinal), "opening the device");
-  require(driver, driver.device_attribute(&major, kCapabilityMajor, handle), "reading the device");
-  require(driver, driver.device_attribute(&minor, kCapabilityMinor, handle), "reading the device");
-  return 10 * major + minor;
-}
-
 void open_device(const Driver& driver, int ordinal, Module& module) {
   module.capability = capability_of(driver, ordinal);
   if (module.capability < kOldestCapability) {
@@ -140,6 +132,14 @@ Choice parse_choice(const char* value) {
 Choice choice() {
   static const Choice choice = parse_choice(std::getenv("TORCHAMP_KERNELS"));
   return choice;
+}
+
+int capability_of(const Driver& driver, int ordinal) {
+  int handle = 0, major = 0, minor = 0;
+  require(driver, driver.device_get(&handle, ordinal), "opening the device");
+  require(driver, driver.device_attribute(&major, kCapabilityMajor, handle), "reading the device");
+  require(driver, driver.device_attribute(&minor, kCapabilityMinor, handle), "reading the device");
+  return 10 * major + minor;
 }
 
 Module aten_module(const std::string& reason) {

@@ -33,6 +33,10 @@ struct Module {
   void* fatbin = nullptr;  ///< all kernels, with that backend
 };
 
+/// The device's compute capability as 10 · major + minor. Throws std::runtime_error where the driver
+/// has no such device.
+int capability_of(const Driver& driver, int ordinal);
+
 /// Chooses the device's backend. Throws OutOfMemory where its memory is full, and
 /// std::runtime_error if a backend other than ATen is requested and unavailable.
 Module load_module(const Driver& driver, int device, Choice choice);

@@ -21,6 +21,7 @@ struct OverflowOrigin {
   bool is_nan = false;                ///< else inf
   at::ScalarType dtype = at::kFloat;  ///< of what it made
   double magnitude = 0;               ///< the largest of its inputs
+  bool is_reduced = false;            ///< a float16 product that is finite with float32 sums
 };
 
 /// One line.
@@ -34,7 +35,8 @@ TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const OverflowOrigin
 ///     amp::scale_loss(loss_of(x), optimizer).backward();
 ///     if (trace.origin()) std::cout << *trace.origin() << '\n';
 ///
-/// An op whose arguments have inf, such as masked_fill's, does not count as an overflow.
+/// An op whose arguments have inf, such as masked_fill's, does not count as an overflow. A float16
+/// product that overflows is computed again in float32, on copies of its inputs.
 class TORCHAMP_API OverflowTrace {
  public:
   /// Throws RuntimeError if there is another one, and during a preflight.

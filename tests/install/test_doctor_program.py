@@ -34,7 +34,7 @@ def test_a_healthy_installation(prefix: pathlib.Path) -> None:
     assert re.search(rf"ok  torch: {VERSION} \(with.* CUDA\) in ", report)
     assert re.search(r"ok  C\+\+ ABI: _GLIBCXX_USE_CXX11_ABI=[01]", report)
     assert re.search(r"ok  kernels on cpu: (avx2|neon|portable)\n", report)
-    for subject in ("processor", "CUDA driver", "NVRTC", "kernel cache", "TORCHAMP_KERNELS"):
+    for subject in ("processor", "CUDA driver", "NVRTC", "cuBLAS", "kernel cache", "TORCHAMP_KERNELS"):
         assert status_of(report, subject) == "ok"
     assert re.search(r"processor: .*, \d+ threads; units for products of 16 bits: \w", report)
     assert report.splitlines()[-1] == "torchamp is ready"
@@ -114,6 +114,27 @@ def test_an_nvrtc_that_cannot_compile_has_a_remedy(
     assert (
         f"  note  NVRTC: 13.0 in {library}, {why}\n        -> install NVRTC again, or point"
     ) in doctor(prefix, expect=1, TORCHAMP_NVRTC=library)
+
+
+def fake_cublas(folder: pathlib.Path, function: str) -> pathlib.Path:
+    """Answers 13, 4 and 1 for the parts of its version."""
+    (folder / "cublas.c").write_text(
+        f"int {function}(int part, int* to) {{ *to = (int[]){{13, 4, 1}}[part]; return 0; }}"
+    )
+    library = folder / "libcublas.so.99"
+    run("cc", "-shared", "-fPIC", "-o", library, folder / "cublas.c")
+    return library
+
+
+def test_the_version_of_cublas(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    library = fake_cublas(tmp_path, "cublasGetProperty")
+    assert f"    ok  cuBLAS: 13.4.1 in {library}\n" in doctor(prefix, LD_PRELOAD=library)
+
+
+def test_a_cublas_without_a_version(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    library = fake_cublas(tmp_path, "cublasGetNothing")
+    reason = f"of unknown version: {library} has no function cublasGetProperty"
+    assert f"    ok  cuBLAS: {reason}\n" in doctor(prefix, LD_PRELOAD=library)
 
 
 def test_the_programs_options(prefix: pathlib.Path) -> None:

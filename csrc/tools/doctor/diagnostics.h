@@ -12,6 +12,9 @@ namespace torchamp {
 /// ATen is not optimal; all others are the best for their device.
 Diagnostic kernels_diagnostic(const std::string& device, const Backend& backend);
 
+/// `capability`: as 10 · major + minor. `is_in_torch`: torch has the op for CUDA.
+Diagnostic float8_diagnostic(const std::string& device, int capability, bool is_in_torch);
+
 /// Compiles an empty kernel, which fails without NVRTC's companion libnvrtc-builtins.so.
 Diagnostic nvrtc_diagnostic(const cuda::Nvrtc& nvrtc);
 

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torchamp/build_info.h>
 
@@ -13,6 +14,7 @@
 
 #include "cuda/driver.h"
 #include "cuda/library.h"
+#include "cuda/loader.h"
 #include "cuda/nvrtc.h"
 #include "doctor/diagnostics.h"
 
@@ -129,6 +131,34 @@ Diagnostic find_nvrtc() {
   }
 }
 
+/// What torch has loaded; a torch that has cuBLAS inside of its own library names none.
+Diagnostic find_cublas() {
+  const std::string path = cuda::loaded_library("libcublas.so");
+  if (path.empty()) return {"cuBLAS", "none is loaded"};
+  try {
+    int (*get_property)(int which, int* value) = nullptr;
+    cuda::Library(path).find("cublasGetProperty", get_property);
+    int numbers[3] = {};
+    for (int which = 0; which < 3; ++which) get_property(which, &numbers[which]);
+    const auto [major, minor, patch] = numbers;
+    return {"cuBLAS", std::to_string(major) + "." + std::to_string(minor) + "." +
+                          std::to_string(patch) + " in " + path};
+  } catch (const std::exception& error) {
+    return {"cuBLAS", std::string("of unknown version: ") + error.what()};
+  }
+}
+
+Diagnostic find_float8(c10::Device device) {
+  const auto product = c10::Dispatcher::singleton().findSchema({"aten::_scaled_mm", ""});
+  const bool is_in_torch = product && product->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+  try {
+    const int capability = cuda::capability_of(cuda::driver(), device.index());
+    return float8_diagnostic(device.str(), capability, is_in_torch);
+  } catch (const std::exception& error) {
+    return {"float8 products on " + device.str(), std::string("unknown: ") + error.what()};
+  }
+}
+
 Diagnostic find_kernels(c10::Device device) {
   try {
     return kernels_diagnostic(device.str(), backend(device));
@@ -148,6 +178,13 @@ Diagnostic find_variable() {
 Diagnostic kernels_diagnostic(const std::string& device, const Backend& backend) {
   const std::string note = backend.reason.empty() ? "" : " (" + backend.reason + ")";
   return {"kernels on " + device, backend.name + note, backend.name == "aten" ? 1 : 0};
+}
+
+Diagnostic float8_diagnostic(const std::string& device, int capability, bool is_in_torch) {
+  const std::string subject = "float8 products on " + device;
+  if (!is_in_torch) return {subject, "none: this torch has no _scaled_mm for CUDA"};
+  if (capability >= 89) return {subject, "torch has them"};
+  return {subject, "none: they need sm_89 or newer, and this is sm_" + std::to_string(capability)};
 }
 
 Diagnostic nvrtc_diagnostic(const cuda::Nvrtc& nvrtc) {
@@ -183,11 +220,14 @@ std::vector<Diagnostic> examine() {
                                    find_processor(),
                                    find_driver(),
                                    find_nvrtc(),
+                                   find_cublas(),
                                    store_diagnostic(cuda::image_store(), needs_nvrtc()),
                                    find_variable()};
   findings.push_back(find_kernels(at::kCPU));
   for (int i = 0; i < device_count(); ++i) {
-    findings.push_back(find_kernels({at::kCUDA, static_cast<c10::DeviceIndex>(i)}));
+    const c10::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(i));
+    findings.push_back(find_kernels(device));
+    findings.push_back(find_float8(device));
   }
   return findings;
 }

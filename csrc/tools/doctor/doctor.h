@@ -19,8 +19,8 @@ struct Diagnostic {
   std::string remedy = {};  ///< how to fix it; may be empty
 };
 
-/// Checks torch, its ABI, the processor, the CUDA driver, NVRTC and the kernels of every device,
-/// which it loads.
+/// Checks torch, its ABI, the processor, the CUDA driver, NVRTC, cuBLAS, and of every device the
+/// kernels, which it loads, and whether torch has float8 products for it.
 TORCHAMP_API std::vector<Diagnostic> examine();
 
 /// @}

@@ -26,4 +26,10 @@ class FirstOverflow : public OpObserver {
   std::optional<OverflowOrigin> origin_;
 };
 
+/// Prints it without its remedy().
+std::ostream& print_op(std::ostream& stream, const OverflowOrigin& origin);
+
+/// What its message ends with.
+const char* remedy(const OverflowOrigin& origin);
+
 }  // namespace torchamp::inspect

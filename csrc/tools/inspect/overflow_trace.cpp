@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "inspect/first_overflow.h"
+#include "inspect/reduction.h"
 
 namespace torchamp {
 namespace inspect {
@@ -16,6 +17,7 @@ namespace {
 struct Inputs : at::ObserverContext {
   bool are_finite = true;
   double magnitude = 0;
+  torch::jit::Stack of_product;  ///< the arguments of a float16 product; empty for other ops
 };
 
 bool is_infinite_number(const c10::IValue& value) {
@@ -50,20 +52,28 @@ std::unique_ptr<at::ObserverContext> FirstOverflow::before(const WatchedOp& op) 
       begun->magnitude = std::max(begun->magnitude, tensor.abs().max().item().toDouble());
     }
   }
+  if (is_half_product(op.record)) begun->of_product.assign(inputs.begin(), inputs.end());
   return begun;
 }
 
 void FirstOverflow::after(const WatchedOp& op, const at::ObserverContext* begun) {
   const auto* inputs = static_cast<const Inputs*>(begun);
-  if (inputs == nullptr || !inputs->are_finite || allocates(op.name)) return;
+  if (inputs == nullptr || !inputs->are_finite || origin() || allocates(op.name)) return;
   const Unobserved guard;
   const auto tensor = first_infinite(op.record.outputs());
   if (!tensor) return;
   const bool is_nan = at::isnan(*tensor).any().item<bool>();
+  const bool is_product = !inputs->of_product.empty();
+  const bool is_reduced = is_product && float32_sums_are_finite(op.record, inputs->of_product);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (origin_) return;
-  origin_ = OverflowOrigin{
-      op.name, op.scope, op.is_backward, is_nan, tensor->scalar_type(), inputs->magnitude};
+  origin_ = OverflowOrigin{op.name,
+                           op.scope,
+                           op.is_backward,
+                           is_nan,
+                           tensor->scalar_type(),
+                           inputs->magnitude,
+                           is_reduced};
 }
 
 std::optional<OverflowOrigin> FirstOverflow::origin() const {
@@ -76,14 +86,25 @@ void FirstOverflow::reset() {
   origin_.reset();
 }
 
-}  // namespace inspect
-
-std::ostream& operator<<(std::ostream& stream, const OverflowOrigin& origin) {
+std::ostream& print_op(std::ostream& stream, const OverflowOrigin& origin) {
   stream << (origin.op == "_to_copy" ? "a cast" : origin.op);
   if (!origin.scope.empty()) stream << " of \"" << origin.scope << '"';
   return stream << " in the " << (origin.is_backward ? "backward" : "forward") << " makes "
                 << (origin.is_nan ? "nan" : "inf") << " in " << origin.dtype << " of inputs up to "
                 << origin.magnitude;
+}
+
+const char* remedy(const OverflowOrigin& origin) {
+  if (!origin.is_reduced) return "";
+  return "; float32 sums avoid it: "
+         "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False, in C++ "
+         "at::globalContext().setAllowFP16ReductionCuBLAS(false)";
+}
+
+}  // namespace inspect
+
+std::ostream& operator<<(std::ostream& stream, const OverflowOrigin& origin) {
+  return inspect::print_op(stream, origin) << inspect::remedy(origin);
 }
 
 struct OverflowTrace::Watch {

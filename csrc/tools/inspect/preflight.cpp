@@ -88,14 +88,16 @@ std::vector<std::string> lost_grads(const Outcome& outcome, const Outcome& expec
 
 std::string overflow_text(OptLevel level, const Outcome& outcome, const FailureFinder& finder) {
   std::ostringstream text;
-  if (finder.origin()) {
-    text << *finder.origin();
+  const auto origin = finder.origin();
+  if (origin) {
+    print_op(text, *origin);
   } else {
     text << "not finite in the " << (outcome.has_finite_loss() ? "backward" : "forward");
   }
   if (outcome.has_finite_loss() && is_scaled(level)) {
     text << ", at every loss scale down to 2**" << kLastScale;
   }
+  if (origin) text << remedy(*origin);
   return text.str();
 }
 

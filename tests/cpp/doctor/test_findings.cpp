@@ -22,6 +22,17 @@ TEST(KernelsFinding, NvrtcIsHealthyAndSaysWhyThereIsNoFatbin) {
   EXPECT_EQ(finding.status, 0);
 }
 
+TEST(Float8Finding, NeedsTorchAndTheCard) {
+  EXPECT_EQ(float8_diagnostic("cuda:0", 89, true).found, "torch has them");
+  EXPECT_EQ(float8_diagnostic("cuda:1", 120, true).found, "torch has them");
+  const Diagnostic older = float8_diagnostic("cuda:0", 86, true);
+  EXPECT_EQ(older.subject, "float8 products on cuda:0");
+  EXPECT_EQ(older.found, "none: they need sm_89 or newer, and this is sm_86");
+  EXPECT_EQ(older.status, 0);
+  EXPECT_EQ(float8_diagnostic("cuda:0", 90, false).found,
+            "none: this torch has no _scaled_mm for CUDA");
+}
+
 TEST(StoreFinding, NamesTheFolderOrWhatIsWrongWithIt) {
   std::string folder = testing::TempDir() + "torchamp_findings_XXXXXX";
   ASSERT_NE(mkdtemp(&folder[0]), nullptr);

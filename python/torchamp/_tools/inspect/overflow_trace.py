@@ -9,6 +9,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchamp._arguments import module_of
+from torchamp._tools.inspect.reduction import REMEDY, is_reduced
 from torchamp._tools.inspect.trial import named
 from torchamp._tools.inspect.watch import Op, Watch, floating, is_finite
 
@@ -27,6 +28,7 @@ class OverflowOrigin:
     is_nan: bool  #: else inf
     magnitude: float  #: the largest of its inputs
     loss_scale: float | None  #: in that iteration; None unless initialize returned the model
+    is_reduced: bool  #: a float16 product that is finite with float32 sums
     #: The names of the parameters whose grads were not finite.
     params: list[str] = dataclasses.field(default_factory=list)
 
@@ -39,7 +41,7 @@ class OverflowOrigin:
             f"iteration {self.iteration}{scale}: {op} of {named(self.module)} in the {when} makes "
             f"{'nan' if self.is_nan else 'inf'} in {str(self.dtype).replace('torch.', '')} of "
             f"inputs up to {self.magnitude:.3g}; grads not finite: "
-            f"{', '.join(self.params[:_MAX_NAMES])}{more}"
+            f"{', '.join(self.params[:_MAX_NAMES])}{more}{REMEDY * self.is_reduced}"
         )
 
 
@@ -111,6 +113,7 @@ class OverflowTrace:
             bool(bad[0].isnan().any()),
             max((_magnitude(t) for t in floating(op.inputs)), default=0.0),
             self.loss_scales[-1] if self.loss_scales else None,
+            is_reduced(op),
         )
 
     def _note(self, name: str, param: torch.Tensor) -> None:
@@ -136,7 +139,8 @@ def trace_overflow(model: torch.nn.Module) -> OverflowTrace:
         print(trace)
 
     An iteration begins with each forward of the model. An op whose arguments ask for inf, as
-    masked_fill(mask, -inf), does not count as an overflow.
+    masked_fill(mask, -inf), does not count as an overflow. A float16 product that overflows is
+    computed again in float32, on copies of its inputs.
 
     Args:
         model: the one that initialize returned, or a plain one.

@@ -32,6 +32,7 @@ from torchamp._tools.inspect.ranges import (
     range_of,
     sum_of,
 )
+from torchamp._tools.inspect.reduction import REMEDY, is_reduced
 from torchamp._tools.inspect.rounding import Rounding, written_buffers
 from torchamp._tools.inspect.watch import Op, floating, is_finite
 from torchamp.amp._amp import Amp
@@ -280,7 +281,8 @@ def _overflow(level: str, outcome: Outcome, bad: Op | None, reference: Reference
     reaches = f" reaches {top:.3g} in float32, and {FORMATS[level].name} ends at {largest:.5g}"
     what = reaches if top > largest else f" gives {'nan' if _has_nan(bad) else 'inf'}"
     op = "a cast" if bad.name == "_to_copy" else bad.name
-    reason = f"{op} of {named(bad.module)}{what}: not finite {when}"
+    remedy = REMEDY * is_reduced(bad)
+    reason = f"{op} of {named(bad.module)}{what}: not finite {when}{remedy}"
     return Verdict(level, False, reason, module=bad.module, op=bad.name)
 
 

@@ -30,6 +30,8 @@ class Op:
     outputs: list[torch.Tensor]  #: also what it wrote in place
     is_view: bool  #: of an input's memory: nothing is computed
     numbers: list[float]  #: among its arguments
+    function: Any  #: of torch.ops
+    arguments: tuple[tuple, dict]  #: what it was called with
 
     @property
     def computes(self) -> bool:
@@ -118,6 +120,8 @@ class Watch(TorchDispatchMode):
             list(tensors_in(outputs)),
             function.is_view,
             list(_numbers_in((args, kwargs))),
+            function,
+            (args, kwargs),
         )
 
 
