@@ -100,6 +100,11 @@ def test_a_switch_that_is_off_is_not_named(wide_products, monkeypatch, device):
     assert wide_products == []
 
 
+def test_products_in_float32_are_computed_once(wide_products, device):
+    trace = traced(lambda x: x + torch.mm(*(1e30 * each for each in operands(0.0, x))), device, "O0")
+    assert wide_products[:3] == ["addmm", "mm", "addmm"] and not trace.origins[0].is_reduced
+
+
 def test_finite_products_are_computed_once(wide_products, device):
     def finite(x):
         a, b = operands(-0.5, x)

@@ -26,6 +26,6 @@ def is_reduced(op: Op) -> bool:
     if not is_product or not torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction:
         return False
     args, kwargs = op.arguments
-    with torch.no_grad(), torch.autocast(op.outputs[0].device.type, enabled=False):
+    with torch.autocast(op.outputs[0].device.type, enabled=False):
         wide = (arg.float() if isinstance(arg, torch.Tensor) else arg for arg in args)
         return is_finite(op.function(*wide, **kwargs).half())
