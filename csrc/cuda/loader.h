@@ -33,8 +33,8 @@ struct Module {
   void* fatbin = nullptr;  ///< all kernels, with that backend
 };
 
-/// The device's compute capability as 10 · major + minor. Throws std::runtime_error where the driver
-/// has no such device.
+/// The device's compute capability as 10 · major + minor. Throws std::runtime_error where the
+/// driver has no such device.
 int capability_of(const Driver& driver, int ordinal);
 
 /// Chooses the device's backend. Throws OutOfMemory where its memory is full, and

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ostream>
+#include <utility>
 
 #include "inspect/first_overflow.h"
 #include "inspect/reduction.h"
@@ -63,17 +64,13 @@ void FirstOverflow::after(const WatchedOp& op, const at::ObserverContext* begun)
   const auto tensor = first_infinite(op.record.outputs());
   if (!tensor) return;
   const bool is_nan = at::isnan(*tensor).any().item<bool>();
-  const bool is_product = !inputs->of_product.empty();
-  const bool is_reduced = is_product && float32_sums_are_finite(op.record, inputs->of_product);
+  OverflowOrigin found{op.name,          op.scope, op.is_backward, is_nan, tensor->scalar_type(),
+                       inputs->magnitude};
+  if (!inputs->of_product.empty()) {
+    found.is_reduced = float32_sums_are_finite(op.record, inputs->of_product);
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (origin_) return;
-  origin_ = OverflowOrigin{op.name,
-                           op.scope,
-                           op.is_backward,
-                           is_nan,
-                           tensor->scalar_type(),
-                           inputs->magnitude,
-                           is_reduced};
+  if (!origin_) origin_ = std::move(found);
 }
 
 std::optional<OverflowOrigin> FirstOverflow::origin() const {

@@ -24,7 +24,7 @@ def summed_in_halves(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture
 def wide_products(device):
-    """Products are summed in halves, as cuBLAS may sum them. Gives the names of those in float32."""
+    """Products are summed in halves, as cuBLAS may sum them. Gives those in float32."""
     seen: list[str] = []
 
     def product(name):
@@ -101,7 +101,11 @@ def test_a_switch_that_is_off_is_not_named(wide_products, monkeypatch, device):
 
 
 def test_products_in_float32_are_computed_once(wide_products, device):
-    trace = traced(lambda x: x + torch.mm(*(1e30 * each for each in operands(0.0, x))), device, "O0")
+    def huge(x):
+        a, b = operands(0.0, x)
+        return x + torch.mm(a * 1e30, b * 1e30)
+
+    trace = traced(huge, device, "O0")
     assert wide_products[:3] == ["addmm", "mm", "addmm"] and not trace.origins[0].is_reduced
 
 
