@@ -214,11 +214,9 @@ Diagnostic store_diagnostic(const cuda::ImageStore& store, bool is_missed) {
 }
 
 std::vector<Diagnostic> examine() {
-  std::vector<Diagnostic> findings{
-      find_build(),  find_torch(),
-      find_abi(),    find_processor(),
-      find_driver(), find_nvrtc(),
-      find_cublas(), store_diagnostic(cuda::image_store(), needs_nvrtc())};
+  std::vector<Diagnostic> findings{find_build(),  find_torch(), find_abi(),   find_processor(),
+                                   find_driver(), find_nvrtc(), find_cublas()};
+  findings.push_back(store_diagnostic(cuda::image_store(), needs_nvrtc()));
   findings.push_back(find_variable());
   findings.push_back(find_kernels(at::kCPU));
   for (int i = 0; i < device_count(); ++i) {
