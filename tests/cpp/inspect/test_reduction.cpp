@@ -115,6 +115,13 @@ TEST_P(ReductionTest, LeavesOutWhatFloat16DoesNotHold) {
   EXPECT_EQ(float32_products, 1);
 }
 
+TEST_P(ReductionTest, ComputesProductsInFloat32Once) {
+  const Tensor huge = at::full({1, 1}, 1e30, device());
+  EXPECT_EQ(text_of(origin_of([&] { at::mm(huge, huge); })),
+            "mm in the forward makes inf in Float of inputs up to 1e+30");
+  EXPECT_EQ(float32_products, 1);
+}
+
 TEST_P(ReductionTest, LeavesOutWhatTheSwitchIsOffFor) {
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
   EXPECT_FALSE(origin_of([] { at::mm(row(-0.5), column()); }).is_reduced);
