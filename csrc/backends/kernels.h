@@ -8,6 +8,7 @@
 #include "backends/plan.h"
 #include "math/clip.h"
 #include "math/finalize.h"
+#include "math/float8.h"
 #include "math/optim/step.h"
 #include "math/unscale.h"
 
@@ -30,6 +31,12 @@ void check(const Plan& plan, Flags flags);
 void l2norm(const Plan& plan, float* norm, float* per_tensor, Flags flags, const float* skip);
 /// lists: source, destination
 void copy_cast(const Plan& plan);
+/// lists: tensors. Writes the scales of `count` positions, 1 for those that the plan omits.
+void float8_scales(const Plan& plan, Float8 format, int32 count, float* scales);
+/// lists: matrices, plain and transposed outputs, whose addresses may be null. A plan's elements
+/// are tiles. Rows are the matrices'. Scales are by position.
+void float8_cast(const Plan& plan, const std::vector<Matrix>& matrices, const float* scales,
+                 Float8 format);
 /// lists: grads, params, states …, model_params. Tag 1: grad_factor does not apply to this grad.
 /// Rows are the groups'. ticket: not used.
 void step(Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
@@ -69,6 +76,12 @@ void l2norm(Queue queue, const Plan& plan, float* norm, float* per_tensor, Flags
             const float* skip, void* workspace);
 int64 l2norm_workspace(const Plan& plan);
 void copy_cast(Queue queue, const Plan& plan);
+/// workspace: count + 1 zeros on the device.
+void float8_scales(Queue queue, const Plan& plan, Float8 format, int32 count, float* scales,
+                   uint32* workspace);
+/// Outputs are aligned to 16 bytes.
+void float8_cast(Queue queue, const Plan& plan, const std::vector<Matrix>& matrices,
+                 const float* scales, Float8 format);
 /// ticket: a 0 on the device, and again afterwards; not shared.
 void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
           const std::vector<HyperRow>& rows, uint32* ticket);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "math/finalize.h"
+#include "math/float8.h"
 #include "math/optim/step.h"
 #include "math/types.h"
 #include "math/unscale.h"
@@ -47,6 +48,24 @@ struct AxpbyArguments {
 
 struct CopyCastArguments {
   static constexpr int kLists = 2;  ///< source, destination
+};
+
+/// The largest magnitudes of `count` positions and their scales, which the last block writes.
+struct Float8ScalesArguments {
+  static constexpr int kLists = 1;
+  uint32* magnitudes;
+  float* scales;
+  uint32* ticket;  ///< null except in the last launch
+  int32 count;
+  Float8 format;
+};
+
+/// Units are tiles, of one block each.
+struct Float8CastArguments {
+  using Row = Matrix;
+  static constexpr int kLists = 3;  ///< matrices, plain, transposed: addresses of both may be null
+  const float* scales;
+  Float8 format;
 };
 
 /// Unit u leaves its sum of squares in partials[u].
@@ -94,6 +113,8 @@ struct UpdateScaleArguments {
   BY_TABLE(L2norm, l2norm, L2normArguments)                     \
   BY_TABLE(L2normPerTensor, l2norm_per_tensor, L2normArguments) \
   TORCHAMP_ALGORITHMS_AS(TORCHAMP_STEP_KERNELS, BY_TABLE)       \
+  BY_TABLE(Float8Scales, float8_scales, Float8ScalesArguments)  \
+  BY_TABLE(Float8Cast, float8_cast, Float8CastArguments)        \
   ONE(Axpby, axpby, Launch<AxpbyArguments>)                     \
   ONE(CopyCast, copy_cast, Launch<CopyCastArguments>)           \
   ONE(L2normTotal, l2norm_total, L2normTotalArguments)          \

@@ -6,6 +6,7 @@
 #include "cuda/clip.cuh"
 #include "cuda/elementwise.cuh"
 #include "cuda/finalize.cuh"
+#include "cuda/float8.cuh"
 #include "cuda/l2norm.cuh"
 #include "cuda/step.cuh"
 #include "cuda/unscale.cuh"

@@ -20,7 +20,7 @@ inline int64 warp_unit_for(const Plan& plan) {
 }
 
 /// What a block works on.
-enum class BlockOf { kUnits /* one per warp */, kUnit, kTensor };
+enum class BlockOf { kUnits /* one per warp */, kUnit, kElement, kTensor };
 
 /// How a per-iteration kernel is started.
 struct Iteration {
@@ -33,13 +33,14 @@ struct Iteration {
 template <class Parameter>
 uint32 blocks_for(const Iteration& iteration, const Parameter& launched) {
   if (iteration.block == BlockOf::kTensor) return static_cast<uint32>(launched.entries);
-  if (iteration.block == BlockOf::kUnit) return launched.units;
+  if (iteration.block != BlockOf::kUnits) return launched.units;
   const auto warps = static_cast<uint32>(iteration.threads / kWarp);
   return (launched.units + warps - 1) / warps;
 }
 
 /// Elements of a unit.
 inline int64 unit_for(const Iteration& iteration, const Plan& plan) {
+  if (iteration.block == BlockOf::kElement) return 1;
   return iteration.block == BlockOf::kUnits ? warp_unit_for(plan) : kBlockUnit;
 }
 
@@ -56,7 +57,7 @@ void launch_table(Queue queue, const Iteration& iteration, TableAt table, Parame
 /// Launches once for each table.
 template <class Parameter, class Arguments, class Prepare>
 void launch_parameters(Queue queue, const Iteration& iteration, TableAt table, const Plan& plan,
-                       const Arguments& arguments, const Rows& rows, Prepare prepare) {
+                       const Arguments& arguments, const Rows<Arguments>& rows, Prepare prepare) {
   for_each_table<Parameter>(
       plan, arguments, unit_for(iteration, plan), rows,
       [&](Parameter& launched) { launch_table(queue, iteration, table, launched, prepare); });
@@ -72,7 +73,7 @@ void launch_warps(Queue queue, Function function, const Plan& plan, const Argume
 /// Launches once, with one table on the device. Returns false if it cannot be put there now.
 template <class Arguments, class Prepare>
 bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
-                     const Arguments& arguments, const Rows& rows, Prepare prepare) {
+                     const Arguments& arguments, const Rows<Arguments>& rows, Prepare prepare) {
   ResidentLaunch<Arguments> launched;
   begin(launched, arguments, unit_for(iteration, plan));
   std::vector<unsigned char> table(table_bytes<Arguments>(plan, rows));
@@ -90,7 +91,7 @@ bool launch_resident(Queue queue, const Iteration& iteration, const Plan& plan,
 /// parameter, in a large one, on the device, or in several parameters.
 template <class Arguments, class Prepare>
 void launch_iteration(Queue queue, const Iteration& iteration, const Plan& plan,
-                      const Arguments& arguments, const Rows& rows, Prepare prepare) {
+                      const Arguments& arguments, const Rows<Arguments>& rows, Prepare prepare) {
   const int64 bytes = table_bytes<Arguments>(plan, rows);
   if (bytes <= SmallLaunch<Arguments>::kTableBytes) {
     return launch_parameters<SmallLaunch<Arguments>>(queue, iteration, TableAt::kSmallParameter,

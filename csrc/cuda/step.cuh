@@ -16,15 +16,6 @@ struct Rounding {
   bool stochastic_rounding;
 };
 
-template <int n>
-TORCHAMP_DEVICE void load_bits(DType dtype, const char* from, Bits<n>& bits) {
-  if (dtype == DType::kFloat32) {
-    load_bytes<4 * n>(from, bits.words);
-  } else {
-    load_bytes<2 * n>(from, bits.words);
-  }
-}
-
 /// A group of n neighbouring elements: all lists' loads are in flight before any is used.
 /// `mixed`: the grads are misaligned to the rest.
 /// kCompact: lists may be rounded stochastically.

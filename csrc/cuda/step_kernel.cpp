@@ -17,7 +17,7 @@ bool is_compact(const Plan& plan, const StepInputs& inputs) {
 
 template <class Rule>
 void step(Queue queue, Function plain, Function compact, const Plan& plan, const StepInputs& inputs,
-          const Rows& rows, uint32* ticket) {
+          const std::vector<HyperRow>& rows, uint32* ticket) {
   const StepArguments<Rule> arguments{inputs, ticket};
   const Function function = is_compact<Rule>(plan, inputs) ? compact : plain;
   // First what the pass before read last, which the cache still has.
@@ -28,7 +28,7 @@ void step(Queue queue, Function plain, Function compact, const Plan& plan, const
 }  // namespace
 
 void step(Queue queue, Algorithm algorithm, const Plan& plan, const StepInputs& inputs,
-          const Rows& rows, uint32* ticket) {
+          const std::vector<HyperRow>& rows, uint32* ticket) {
   switch (algorithm) {
 #define TORCHAMP_CASE(Name, name)                                                                 \
   case Algorithm::k##Name:                                                                        \

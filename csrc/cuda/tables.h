@@ -1,6 +1,7 @@
 // Converts a plan to the tables of kernels.
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "backends/plan.h"
@@ -35,16 +36,29 @@ Entry<Arguments::kLists> entry_for(const Plan& plan, int64 tensor, uint32 first_
   return entry;
 }
 
+/// What an op's rows are, if it has any.
+template <class Arguments, class = void>
+struct RowOf {
+  using type = HyperRow;
+};
+template <class Arguments>
+struct RowOf<Arguments, std::void_t<typename Arguments::Row>> {
+  using type = typename Arguments::Row;
+};
+
 /// The rows of a plan; empty if it has none.
-using Rows = std::vector<HyperRow>;
+template <class Arguments>
+using Rows = std::vector<typename RowOf<Arguments>::type>;
 
 /// Writes the tensors of a plan, and the rows that they name, into a table.
 template <class Arguments>
 class TableWriter {
  public:
   using EntryOf = Entry<Arguments::kLists>;
+  using Row = typename RowOf<Arguments>::type;
 
-  TableWriter(Table<Arguments>& header, unsigned char* begin, unsigned char* end, const Rows& rows)
+  TableWriter(Table<Arguments>& header, unsigned char* begin, unsigned char* end,
+              const Rows<Arguments>& rows)
       : header_(header),
         front_(begin),
         back_(end),
@@ -73,7 +87,7 @@ class TableWriter {
  private:
   bool has_room(const Plan& plan, int64 tensor) const {
     const bool new_row = !rows_.empty() && slots_[plan.row(tensor)] < 0;
-    const std::size_t needed = sizeof(EntryOf) + (new_row ? sizeof(HyperRow) : 0);
+    const std::size_t needed = sizeof(EntryOf) + (new_row ? sizeof(Row) : 0);
     return back_ - front_ >= static_cast<std::ptrdiff_t>(needed);
   }
 
@@ -82,9 +96,9 @@ class TableWriter {
     if (rows_.empty()) return 0;
     int32& slot = slots_[plan.row(tensor)];
     if (slot >= 0) return slot;
-    slot = static_cast<int32>((end_ - back_) / sizeof(HyperRow));
-    back_ -= sizeof(HyperRow);
-    *reinterpret_cast<HyperRow*>(back_) = rows_[plan.row(tensor)];
+    slot = static_cast<int32>((end_ - back_) / sizeof(Row));
+    back_ -= sizeof(Row);
+    *reinterpret_cast<Row*>(back_) = rows_[plan.row(tensor)];
     return slot;
   }
 
@@ -92,7 +106,7 @@ class TableWriter {
   unsigned char* front_;
   unsigned char* back_;
   unsigned char* end_;
-  const Rows& rows_;
+  const Rows<Arguments>& rows_;
   std::vector<int32> slots_;
 };
 
@@ -100,7 +114,7 @@ class TableWriter {
 /// number of the next.
 template <class Arguments, int kBytes>
 int64 fill(ParameterLaunch<Arguments, kBytes>& launch, const Plan& plan, int64 first,
-           const Rows& rows = {}) {
+           const Rows<Arguments>& rows = {}) {
   TableWriter<Arguments> writer(launch, launch.bytes, launch.bytes + launch.kTableBytes, rows);
   int64 tensor = first;
   while (tensor < plan.tensors() && writer.add(plan, tensor)) ++tensor;
@@ -109,9 +123,9 @@ int64 fill(ParameterLaunch<Arguments, kBytes>& launch, const Plan& plan, int64 f
 
 /// Bytes of a table with all tensors and rows.
 template <class Arguments>
-int64 table_bytes(const Plan& plan, const Rows& rows = {}) {
+int64 table_bytes(const Plan& plan, const Rows<Arguments>& rows = {}) {
   return plan.tensors() * static_cast<int64>(sizeof(Entry<Arguments::kLists>)) +
-         static_cast<int64>(rows.size() * sizeof(HyperRow));
+         static_cast<int64>(rows.size() * sizeof(typename RowOf<Arguments>::type));
 }
 
 template <class Launch, class Arguments>
@@ -124,8 +138,8 @@ void begin(Launch& launch, const Arguments& arguments, int64 unit) {
 /// Calls visit(launch) with one table after the other, until all tensors of the plan are
 /// visited.
 template <class Launch, class Arguments, class Visit>
-void for_each_table(const Plan& plan, const Arguments& arguments, int64 unit, const Rows& rows,
-                    Visit visit) {
+void for_each_table(const Plan& plan, const Arguments& arguments, int64 unit,
+                    const Rows<Arguments>& rows, Visit visit) {
   Launch launch;
   begin(launch, arguments, unit);
   for (int64 tensor = 0; tensor < plan.tensors();) {

@@ -35,6 +35,15 @@ TORCHAMP_DEVICE void load_bytes(const char* from, uint32* words) {
   }
 }
 
+template <int n>
+TORCHAMP_DEVICE void load_bits(DType dtype, const char* from, Bits<n>& bits) {
+  if (dtype == DType::kFloat32) {
+    load_bytes<4 * n>(from, bits.words);
+  } else {
+    load_bytes<2 * n>(from, bits.words);
+  }
+}
+
 /// Loads n 16-bit elements from an address that need not be aligned to more.
 template <int n>
 TORCHAMP_DEVICE void load_shorts(const char* from, uint32* words) {

@@ -25,7 +25,7 @@ const char* kind_of(const Tensor& tensor) {
 
 bool is_taken(const Tensor& tensor, bool takes_meta) {
   if (tensor.layout() != at::kStrided) return false;
-  return has_memory(*tensor.unsafeGetTensorImpl()) || (takes_meta && is_meta(tensor));
+  return (takes_meta && is_meta(tensor)) || has_memory(*tensor.unsafeGetTensorImpl());
 }
 
 void refuse(const char* op, const std::string& name, const Tensor& tensor) {

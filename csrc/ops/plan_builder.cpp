@@ -16,19 +16,6 @@ using at::Tensor;
 using at::TensorList;
 using Lists = c10::ArrayRef<NamedList>;
 
-std::optional<DType> kernel_dtype(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kHalf:
-      return DType::kFloat16;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    default:
-      return std::nullopt;
-  }
-}
-
 const Tensor& tensor_at(const NamedList& list, size_t i) {
   static const auto& none = *new Tensor;
   return list.tensors.empty() ? none : list.tensors[i];
@@ -264,6 +251,19 @@ class Table {
 };
 
 }  // namespace
+
+std::optional<DType> kernel_dtype(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
 
 Work build_plan(const char* op, Lists lists, const DeviceKernels& kernels) {
   constexpr int64 kWorthAThread = 1024;

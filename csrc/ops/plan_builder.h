@@ -13,6 +13,9 @@
 
 namespace torchamp {
 
+/// The tensor's dtype, if the kernels have it.
+std::optional<DType> kernel_dtype(const at::Tensor& tensor);
+
 /// A list argument, or the part of one from number `first` on, and its name in messages. In an
 /// optional one, some or all tensors may be missing.
 struct NamedList {

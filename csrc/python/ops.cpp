@@ -1,8 +1,8 @@
 #include <torchamp/ops.h>
 
-#include <array>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "python/bindings.h"
 #include "python/tensor_list.h"
@@ -102,6 +102,43 @@ Raises:
     TypeError: for another dtype or layout, and for what is not a tensor.
     RuntimeError: where lengths, sizes or devices differ.)";
 
+constexpr const char* kFloat8Scales = R"(The powers of two that bring each tensor within float8.
+
+Each is 2**ceil(log2(m / M)) of the tensor's largest magnitude m and the largest number M of `dtype`;
+2**-126 where that is less; 1 for tensors of zeros, for empty ones and None; NaN where an element is
+not finite.
+
+Args:
+    tensors: list of float32, float16 and bfloat16 tensors, None skipped; any sizes and strides.
+    dtype: torch.float8_e4m3fn, up to 448, or torch.float8_e5m2, up to 57344.
+
+Returns:
+    float32 of the list's length, on the tensors' device.
+
+Raises:
+    TypeError: for another dtype or layout, and for what is not a tensor.
+    RuntimeError: where devices differ.)";
+
+constexpr const char* kFloat8Cast = R"(Each matrix, divided by its scale, in float8.
+
+Rounds to nearest even. What is beyond the largest number of `dtype` becomes that number; NaN stays
+NaN.
+
+Args:
+    tensors: list of float32, float16 and bfloat16 tensors of two dimensions, [M, K]; any strides.
+    scales: float32, one element per tensor: powers of two, as those of float8_scales(), or NaN.
+    dtype: torch.float8_e4m3fn or torch.float8_e5m2.
+    plain: whether to return the matrices as they are.
+    transposed: whether to return them transposed.
+
+Returns:
+    (plain, transposed): contiguous tensors of `dtype`, [M, K], and [K, M rounded up to a multiple of
+    16], padded with zeros. What is not asked for is an empty list.
+
+Raises:
+    TypeError: for another dtype or layout, for None, and for what is not a tensor.
+    RuntimeError: for other dimensions or another number of scales, and where devices differ.)";
+
 constexpr const char* kUpdateScale = R"(One move of dynamic loss scaling, after a backward.
 
 Backs loss_scale off if found_inf is not 0, else counts a clean backward and grows the scale after
@@ -133,11 +170,17 @@ struct Argument<TensorList> {
   }
 };
 
+void add_name(std::vector<const char*>& names, const py::arg& named) {
+  names.push_back(named.name);
+}
+void add_name(std::vector<const char*>&, const py::kw_only&) {}
+
 /// Binds an op, during which other threads run.
 template <class Result, class... Args, size_t... I, class... Names>
 void bind_op(py::module_& m, const char* name, Result (*op)(Args...), const char* doc,
              std::index_sequence<I...>, const Names&... named) {
-  const std::array<const char*, sizeof...(Args)> names{named.name...};
+  std::vector<const char*> names;
+  (add_name(names, named), ...);
   m.def(
       name,
       [=](const typename Argument<Args>::Given&... given) {
@@ -201,6 +244,10 @@ void bind_functions(py::module_& m) {
   bind_op(m, "l2norm", l2norm, kL2norm, py::arg("tensors"), py::arg("per_tensor") = false);
   bind_op(m, "copy_cast", ops::copy_cast, kCopyCast, py::arg("master_params"),
           py::arg("model_params"));
+  bind_op(m, "float8_scales", ops::float8_scales, kFloat8Scales, py::arg("tensors"), py::kw_only(),
+          py::arg("dtype"));
+  bind_op(m, "float8_cast", ops::float8_cast, kFloat8Cast, py::arg("tensors"), py::arg("scales"),
+          py::kw_only(), py::arg("dtype"), py::arg("plain") = true, py::arg("transposed") = true);
   bind_op(m, "update_scale", ops::update_scale, kUpdateScale, py::arg("loss_scale"),
           py::arg("growth_tracker"), py::arg("found_inf"), py::arg("rule") = ops::ScaleRule());
 }

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <tuple>
+#include <vector>
 
 namespace torchamp::ops {
 /// @addtogroup ops
@@ -16,7 +17,7 @@ namespace torchamp::ops {
 ///   Undefined tensors (None) and empty ones are skipped. An op may overwrite its inputs, but no
 ///   part of one.
 /// - Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's
-///   dtype.
+///   dtype. The ops of float8 take no float64.
 /// - Nothing waits for the device. Ops report overflows in `found_inf`, a float32 tensor of
 ///   one element that is set to 1 and never cleared, and to `found_inf_per_tensor`, uint8 with one
 ///   element per position of the lists.
@@ -68,6 +69,22 @@ TORCHAMP_API std::tuple<at::Tensor, at::Tensor> l2norm(at::TensorList tensors,
 
 /// model_params = master_params, rounded to each model parameter's dtype.
 TORCHAMP_API void copy_cast(at::TensorList master_params, at::TensorList model_params);
+
+/// What brings each tensor within float8: 2^⌈log2(m / M)⌉, where m is its largest magnitude and M
+/// the largest number of `dtype`, 448 of float8_e4m3fn and 57344 of float8_e5m2; 2⁻¹²⁶ where that
+/// is less; 1 for tensors of zeros, empty and undefined ones; NaN where an element is not finite.
+/// tensors: float32, float16 or bfloat16. Returns float32 of the list's length, on their device.
+TORCHAMP_API at::Tensor float8_scales(at::TensorList tensors, at::ScalarType dtype);
+
+/// Each matrix, divided by its scale, in float8: as it is, [M, K], unless not `plain`; and
+/// `transposed`, [K, M rounded up to a multiple of 16], padded with zeros. Both are contiguous;
+/// what is not asked for is an empty list. Rounds to nearest even; what is beyond the largest
+/// number of `dtype` becomes that number, and NaN stays NaN. tensors: two-dimensional float32,
+/// float16 or bfloat16 of any strides, none undefined. scales: powers of two, as those of
+/// float8_scales(), or NaN.
+TORCHAMP_API std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> float8_cast(
+    at::TensorList tensors, const at::Tensor& scales, at::ScalarType dtype, bool plain = true,
+    bool transposed = true);
 
 /// The update rule of dynamic loss scaling. The default is apex.amp's, {2, 0.5, 2000, min, max},
 /// with a floor of 2⁻¹⁰ and a recovery from it.

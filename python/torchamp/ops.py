@@ -6,7 +6,7 @@ Rules common to all of them:
   and any sizes; tensors at the same position of different lists have the same sizes. None and empty
   tensors are skipped. An op may overwrite its inputs, but no part of one.
 * Arithmetic is in float32 (in float64 where an input is float64), rounded once to the output's
-  dtype.
+  dtype. The ops of float8 take no float64.
 * Nothing waits for the device: what an op finds, it writes to `found_inf`.
 * A wrong argument raises before anything is written.
 * torch.compile has each op in its graph. There lists hold tensors alone, not None.

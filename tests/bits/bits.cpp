@@ -169,6 +169,39 @@ void run_elementwise(bool wild) {
   summed.print("l2norm" + of, of_norms);
 }
 
+/// Tensors of any size as matrices of up to 33 columns, and their casts.
+void run_float8(bool wild) {
+  for (const Float8 format : {Float8::kE4m3, Float8::kE5m2}) {
+    const Lists lists(1, many_sizes(), wild);
+    const auto count = static_cast<int32>(lists.plan.tensors());
+    std::vector<float> scales(count);
+    cpu::float8_scales(lists.plan, format, count, scales.data());
+    Plan plan;
+    plan.lists = 3;
+    std::vector<Matrix> matrices;
+    std::vector<std::vector<uint8>> outputs(2 * count);
+    for (int32 t = 0; t < count; ++t) {
+      const int64 size = lists.plan.offsets[t + 1] - lists.plan.offsets[t];
+      const int64 columns = size < 33 ? size : 33, rows = size / columns;
+      outputs[2 * t].resize(rows * columns);
+      outputs[2 * t + 1].resize(padded(rows) * columns);
+      plan.data.insert(plan.data.end(), {lists.plan.address(t, 0), outputs[2 * t].data(),
+                                         outputs[2 * t + 1].data()});
+      plan.dtypes.insert(plan.dtypes.end(), {lists.plan.dtype(t, 0), {}, {}});
+      plan.offsets.push_back(plan.elements() + tiles(rows) * tiles(columns));
+      plan.positions.push_back(t);
+      plan.rows.push_back(t);
+      matrices.push_back({rows, columns, columns});
+    }
+    cpu::float8_cast(plan, matrices, scales.data(), format);
+    Hash hash;
+    hash.add(scales);
+    for (const std::vector<uint8>& output : outputs) hash.add(output);
+    const std::string name = format == Float8::kE4m3 ? "float8 of e4m3" : "float8 of e5m2";
+    hash.print(name + (wild ? ", of any bits" : ""));
+  }
+}
+
 /// Outputs that are larger than a cache.
 void run_streamed() {
   const float inv_scale = 1.0f / 1024.0f;
@@ -278,6 +311,7 @@ void run_scalars() {
 int main() {
   for (const bool wild : {false, true}) {
     run_elementwise(wild);
+    run_float8(wild);
     run_finish_backward(wild);
   }
   run_streamed();

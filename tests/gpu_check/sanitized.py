@@ -47,6 +47,9 @@ def run_ops(source: torch.dtype, target: torch.dtype, device: str) -> None:
     ops.copy_cast(inputs, outputs)
     ops.check(inputs, found_inf)
     ops.l2norm(inputs, per_tensor=True)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        matrices = [each.reshape(-1, 3 if each.numel() % 3 == 0 else 1) for each in inputs]
+        ops.float8_cast(matrices, ops.float8_scales(inputs, dtype=dtype), dtype=dtype)
     growth = torch.zeros((), dtype=torch.int32, device=device)
     ops.update_scale(scale, growth, found_inf, ops.ScaleRule(growth_interval=1))
     assert found_inf.item() == 0 and scale.item() == 2048

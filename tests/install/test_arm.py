@@ -20,6 +20,7 @@ UNAVAILABLE = 77
 VECTORS = {
     "axpby_kernel": 16,
     "block": 350,
+    "float8_kernel": 64,
     "l2norm_kernel": 16,
     "rounding": 32,
     "step_kernel": 900,

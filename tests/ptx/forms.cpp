@@ -179,6 +179,16 @@ T insert_bits(T a, T b, u32 first, u32 count) {
   const T mask = static_cast<T>(length == kBits ? ~T{0} : ((T{1} << length) - 1) << (from % kBits));
   return from == kBits ? b : static_cast<T>((b & ~mask) | (a << from & mask));
 }
+/// Each byte of the result is chosen by four bits: one of the eight bytes of a and b, or its sign.
+u32 permute(u32 a, u32 b, u32 choice) {
+  const u64 bytes = u64{b} << 32 | a;
+  u32 result = 0;
+  for (int i = 0; i < 4; ++i, choice >>= 4) {
+    const auto byte = static_cast<signed char>(bytes >> (choice & 7) * 8);
+    result |= static_cast<u32>((choice & 8) != 0 ? byte >> 7 : byte) % 256 << i * 8;
+  }
+  return result;
+}
 bool opposite(bool a) {
   return !a;
 }
@@ -390,16 +400,28 @@ void store(Warp& warp, const Instruction& instruction, Mask lanes) {
   });
 }
 
-void atomic_add(Warp& warp, const Instruction& instruction, Mask lanes) {
+template <auto update>
+void atomic(Warp& warp, const Instruction& instruction, Mask lanes) {
   const u64* const base = warp.source(instruction.operands[1]);
   const u64* const value = warp.source(instruction.operands[2]);
   u64* const to = warp.destination(instruction.operands[0]);
   for_each_lane(lanes, [&](int lane) {
     char* const at =
         resolve<Space::kGlobal>(warp, instruction, base[lane] + instruction.offset, sizeof(u32));
-    to[lane] = __atomic_fetch_add(reinterpret_cast<u32*>(at), static_cast<u32>(value[lane]),
-                                  __ATOMIC_RELAXED);
+    to[lane] = update(reinterpret_cast<u32*>(at), static_cast<u32>(value[lane]));
   });
+}
+
+u32 fetch_add(u32* at, u32 value) {
+  return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
+
+u32 fetch_max(u32* at, u32 value) {
+  u32 before = __atomic_load_n(at, __ATOMIC_RELAXED);
+  while (before < value && !__atomic_compare_exchange_n(at, &before, value, /*weak=*/true,
+                                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return before;
 }
 
 void fence(Warp& warp, const Instruction&, Mask) {
@@ -606,6 +628,7 @@ Forms make_forms() {
   add_bits<u64>(forms, "b64");
   forms["bfi.b32"] = each_lane<insert_bits<u32>>();
   forms["bfi.b64"] = each_lane<insert_bits<u64>>();
+  forms["prmt.b32"] = each_lane<permute>();
   forms["and.pred"] = each_lane<both<bool>>();
   forms["or.pred"] = each_lane<either<bool>>();
   forms["xor.pred"] = each_lane<differing<bool>>();
@@ -624,8 +647,9 @@ Forms make_forms() {
   add_memory<Space::kGlobal>(forms, ".volatile.global");
   add_memory<Space::kShared>(forms, ".shared");
   add_memory<Space::kParameter>(forms, ".param");
-  for (const char* form : {"atom.global.add.u32", "atom.relaxed.gpu.global.add.u32"}) {
-    forms[form] = {Kind::kEachLane, atomic_add, 3, true};
+  for (const std::string form : {"atom.global.", "atom.relaxed.gpu.global."}) {
+    forms[form + "add.u32"] = {Kind::kEachLane, atomic<fetch_add>, 3, true};
+    forms[form + "max.u32"] = {Kind::kEachLane, atomic<fetch_max>, 3, true};
   }
   add_control(forms);
   return forms;

@@ -164,6 +164,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"not.b32 	%rd0, %rd1;", {0}, 0xffffffff},
                     Case{"bfi.b64 	%rd0, %rd1, %rd2, 32, 32;", {7, 9}, (u64{7} << 32) + 9},
                     Case{"bfi.b32 	%rd0, %rd1, %rd2, 8, 4;", {0xff, 0}, 0xf00},
+                    Case{"prmt.b32 	%rd0, %rd1, %rd2, 20800;", {0x3210, 0x7654}, 0x76325410},
+                    Case{"prmt.b32 	%rd0, %rd1, %rd2, 664;", {0x80ff, 0}, 0xff00ffff},
                     Case{"div.u32 	%rd0, %rd1, %rd2;", {7, 2}, 3},
                     Case{"cvt.s32.s8 	%rd0, %rd1;", {0x1ff}, ~u64{0}},
                     Case{"mov.b32 	%rd0, {%rd1, %rd2};", {0x11111, 2}, 0x21111},

@@ -85,6 +85,34 @@ TEST_F(Traffic, OfACheckIs2BytesPerParameter) {
   expect_bytes(traffic_of([&] { cuda::check(kQueue, plan, report.flags()); }), 2.0, 0.0);
 }
 
+TEST_F(Traffic, OfFloat8Is6BytesPerElement) {
+  constexpr auto kFormat = torchamp::Float8::kE4m3;
+  const TensorList matrices = tensors_of(DType::kBFloat16);
+  std::vector<float> scales(2 * kTensors);
+  std::vector<torchamp::uint32> workspace(2 * kTensors + 1);
+  Plan plan = plan_of({&matrices});
+  expect_bytes(traffic_of([&] {
+                 cuda::float8_scales(kQueue, plan, kFormat, 2 * kTensors, scales.data(),
+                                     workspace.data());
+               }),
+               2.0, 0.0);
+  constexpr int64 kRows = 320, kColumns = 312;  // tiles at the edges are not full
+  static_assert(kRows * kColumns <= kElements);
+  std::vector<torchamp::uint8> plain(kRows * kColumns), transposed(kRows * kColumns);
+  plan = {};
+  plan.lists = 3;
+  plan.data = {matrices[0].data(), plain.data(), transposed.data()};
+  plan.dtypes = {DType::kBFloat16, {}, {}};
+  plan.offsets = {0, torchamp::tiles(kRows) * torchamp::tiles(kColumns)};
+  plan.positions = plan.rows = {0};
+  const Bytes all = traffic_of([&] {
+    cuda::float8_cast(kQueue, plan, {{kRows, kColumns, kColumns}}, scales.data(), kFormat);
+  });
+  constexpr double kShare = static_cast<double>(kRows * kColumns) / (kTensors * kElements);
+  const double of_scale = 4.0 * 256 / (64 * 64);  // each thread loads it
+  expect_bytes({all.loaded / kShare, all.stored / kShare}, 2.0 + of_scale, 2.0);
+}
+
 /// And the scale, which each thread loads.
 TEST_F(Traffic, OfAnUnscaleToFloat32Is6BytesPerParameter) {
   const TensorList grads = tensors_of(DType::kFloat16), masters = tensors_of(DType::kFloat32);

@@ -86,6 +86,15 @@ def l2norm(
     tensors: _Tensors, per_tensor: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None]: ...
 def copy_cast(master_params: _Tensors, model_params: _Tensors) -> None: ...
+def float8_scales(tensors: _Tensors, *, dtype: torch.dtype) -> torch.Tensor: ...
+def float8_cast(
+    tensors: Sequence[torch.Tensor],
+    scales: torch.Tensor,
+    *,
+    dtype: torch.dtype,
+    plain: bool = True,
+    transposed: bool = True,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]: ...
 def update_scale(
     loss_scale: torch.Tensor,
     growth_tracker: torch.Tensor,

@@ -97,7 +97,7 @@ TEST(Fill, WritesTheRowsThatAreNamedOnce) {
   auto launch = empty_launch<StepArguments<Sgd>>();
   Plan plan = plan_of(3, {1, 1, 1, 1});
   plan.rows = {2, 0, 2, 0};
-  const Rows rows = {{{10.0}}, {{11.0}}, {{12.0}}};
+  const Rows<StepArguments<Sgd>> rows = {{{10.0}}, {{11.0}}, {{12.0}}};
   EXPECT_EQ(fill(launch, plan, 0, rows), 4);
   const double first_values[] = {12.0, 10.0, 12.0, 10.0};
   const int slots[] = {0, 1, 0, 1};
@@ -112,7 +112,8 @@ TEST(Fill, StopsWhereRowsMeetEntries) {
   Plan plan = plan_of(3, std::vector<int64>(1000, 1));
   for (int32 t = 0; t < 1000; ++t) plan.rows.push_back(t);
   const int64 each = sizeof(Entry<3>) + sizeof(HyperRow);
-  EXPECT_EQ(fill(launch, plan, 0, Rows(1000)), Launch<StepArguments<Sgd>>::kTableBytes / each);
+  EXPECT_EQ(fill(launch, plan, 0, Rows<StepArguments<Sgd>>(1000)),
+            Launch<StepArguments<Sgd>>::kTableBytes / each);
 }
 
 TEST(Capacity, IsOverAThousandTensorsOfOneOrTwoLists) {

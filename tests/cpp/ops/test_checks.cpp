@@ -194,6 +194,39 @@ TEST_P(ChecksTest, StateOfAScaleThatIsOfTheWrongKind) {
                                  [&] { ops::update_scale(scale_, scalar(at::kLong), found_inf_); });
 }
 
+/// Of the ops that return tensors, so that nothing else can have been written.
+TEST_P(ChecksTest, Float8) {
+  constexpr auto kDtype = at::kFloat8_e4m3fn;
+  const List matrices = {make({2, 3}), make({4, 1})};
+  const Tensor scales = make({2});
+  const auto cast = [&](const List& tensors, const Tensor& by) {
+    return [=] { ops::float8_cast(tensors, by, kDtype); };
+  };
+  expect_refused<c10::TypeError>(
+      "float8_scales: expected dtype to be float8_e4m3fn or float8_e5m2, got Half", {},
+      [&] { ops::float8_scales(matrices, at::kHalf); });
+  expect_refused<c10::TypeError>(
+      "float8_cast: expected dtype to be float8_e4m3fn or float8_e5m2, got Byte", {},
+      [&] { ops::float8_cast(matrices, scales, at::kByte); });
+  const List wide = {matrices[0], make({4, 1}, at::kDouble)};
+  const std::string got = ": expected tensors[1] to be float16, bfloat16 or float32, got Double";
+  expect_refused<c10::TypeError>("float8_scales" + got, {},
+                                 [&] { ops::float8_scales(wide, kDtype); });
+  expect_refused<c10::TypeError>("float8_cast" + got, {}, cast(wide, scales));
+  expect_refused<c10::TypeError>("float8_cast: expected tensors[1] to be a tensor, got none", {},
+                                 cast({matrices[0], Tensor()}, scales));
+  expect_refused<c10::TypeError>("float8_cast: expected tensors[0] to be dense, got layout Sparse",
+                                 {}, cast({matrices[0].to_sparse(), matrices[1]}, scales));
+  expect_refused("float8_cast: expected tensors[1] to have two dimensions, got sizes [4]", {},
+                 cast({matrices[0], make({4})}, scales));
+  expect_refused("float8_cast: expected scales to have one element per tensor, 2, got 3", {},
+                 cast(matrices, make({3})));
+  expect_refused<c10::TypeError>("float8_cast: expected scales to be contiguous Float, got Half",
+                                 {}, cast(matrices, make({2}, at::kHalf)));
+  expect_refused("float8_cast: expected tensors[1] to be on " + device().str() + ", got meta", {},
+                 cast({matrices[0], matrices[1].to(at::kMeta)}, scales));
+}
+
 TEST_P(ChecksTest, TensorsWithoutMemory) {
   const Tensor freed = make({4});
   freed.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, freed.device()));
@@ -225,6 +258,12 @@ TEST(Meta, OpsPassShapesThrough) {
   EXPECT_EQ(norm.sizes(), at::IntArrayRef{});
   EXPECT_EQ(norms.sizes(), (at::IntArrayRef{1}));
   EXPECT_TRUE(norm.is_meta());
+  const Tensor scales = ops::float8_scales(meta, at::kFloat8_e5m2);
+  const auto [plain, transposed] = ops::float8_cast(meta, scales, at::kFloat8_e5m2);
+  EXPECT_EQ(plain[0].sizes(), (at::IntArrayRef{2, 3}));
+  EXPECT_EQ(transposed[0].sizes(), (at::IntArrayRef{3, 16}));
+  EXPECT_EQ(transposed[0].scalar_type(), at::kFloat8_e5m2);
+  EXPECT_TRUE(scales.is_meta() && transposed[0].is_meta());
 }
 
 }  // namespace

@@ -81,6 +81,19 @@ def update_scale(device):
     return [loss_scale, tracker]
 
 
+def float8_scales(device):
+    return [ops.float8_scales(halves(device), dtype=torch.float8_e5m2)]
+
+
+def float8_cast(device):
+    matrices = [torch.arange(12.0, device=device).view(3, 4), torch.ones(17, 2, device=device).T]
+    scales = ops.float8_scales(matrices, dtype=torch.float8_e4m3fn)
+    plain, transposed = ops.float8_cast(matrices, scales, dtype=torch.float8_e4m3fn)
+    none, alone = ops.float8_cast(matrices, scales, dtype=torch.float8_e5m2, plain=False)
+    assert none == []
+    return [each.view(torch.uint8) for each in (*plain, *transposed, *alone)]
+
+
 def fused_step(device):
     params = [x.float() for x in halves(device)]
     states = [torch.zeros_like(param) for param in params]
@@ -95,8 +108,8 @@ def fused_step(device):
     return [*params, *states, *models, steps]
 
 
-OPS = [scale, unscale, axpby, check, check_l2norm, l2norm, l2norm_of_all, copy_cast, update_scale,
-       fused_step]  # fmt: skip
+OPS = [scale, unscale, axpby, check, check_l2norm, l2norm, l2norm_of_all, copy_cast, float8_scales,
+       float8_cast, update_scale, fused_step]  # fmt: skip
 
 
 def test_all_ops_are_here():
@@ -152,6 +165,26 @@ def test_fake_kernels_have_the_results_sizes(op, device):
                 got.dtype,
                 got.device,
             )
+
+
+def test_float8_of_sizes_that_change_is_one_graph(device):
+    torch._dynamo.reset()
+    graphs = []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def cast(matrix):
+        scales = ops.float8_scales([matrix], dtype=torch.float8_e4m3fn)
+        plain, transposed = ops.float8_cast([matrix], scales, dtype=torch.float8_e4m3fn)
+        return plain[0].view(torch.uint8), transposed[0].view(torch.uint8)
+
+    compiled = torch.compile(cast, fullgraph=True, backend=counted, dynamic=True)
+    for rows in (5, 17, 40):
+        matrix = torch.linspace(-3, 3, rows * 6, device=device).view(rows, 6)
+        assert all(map(torch.equal, cast(matrix), compiled(matrix)))
+    assert len(graphs) == 1
 
 
 def test_arguments_are_checked_in_graphs_too(device):
