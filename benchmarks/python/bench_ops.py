@@ -18,6 +18,8 @@ from workloads import WORKLOADS, copy_of, count_elements, random_tensors
 
 from torchamp import ops
 
+E4M3 = torch.float8_e4m3fn
+
 
 @dataclass
 class Row:
@@ -82,6 +84,13 @@ class Lists:
             torch._foreach_mul_(full, 0.5)
             torch._foreach_add_(full, half, alpha=0.5)
 
+        matrices = [tensor.view(tensor.shape[0], -1) for tensor in half]
+        scales = ops.float8_scales(matrices, dtype=E4M3)
+
+        def torch_float8_cast() -> None:
+            for matrix, scale in zip(matrices, scales):
+                (matrix / scale).to(E4M3).t().contiguous()
+
         return {
             "unscale + check, float16 to float32": (6, {
                 "torchamp": lambda: ops.unscale(half, full, inv_scale, found_inf),
@@ -110,6 +119,14 @@ class Lists:
             "copy_cast, float32 to float16": (6, {
                 "torchamp": lambda: ops.copy_cast(full, half),
                 "torch": lambda: torch._foreach_copy_(half, full),
+            }),
+            "float8_scales, float16": (2, {
+                "torchamp": lambda: ops.float8_scales(half, dtype=E4M3),
+                "torch": lambda: torch.stack(torch._foreach_norm(half, torch.inf)),
+            }),
+            "float8_cast, float16": (4, {
+                "torchamp": lambda: ops.float8_cast(matrices, scales, dtype=E4M3),
+                "torch": torch_float8_cast,
             }),
         }  # fmt: skip
 

@@ -51,6 +51,22 @@ def test_bits_equal_the_cpus(source, target):
     assert all(map(same, results["cpu"], results["cuda"]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("source", DTYPES)
+def test_float8_bits_equal_the_cpus(source, dtype):
+    values = all_bits(source)[: 2**16].view(256, 256)
+    finite = values.nan_to_num(0, 0, 0)
+    matrices = [values, finite, finite[:77, 3:90], finite.t(), finite[:1], finite[:, :1]]
+    results = {}
+    for device in ("cpu", "cuda"):
+        lists = [each.to(device) for each in matrices]
+        scales = ops.float8_scales(lists, dtype=dtype)
+        plain, transposed = ops.float8_cast(lists, scales, dtype=dtype)
+        results[device] = [scales.cpu().view(torch.int32)]
+        results[device] += [each.cpu().view(torch.uint8) for each in (*plain, *transposed)]
+    assert all(map(torch.equal, results["cpu"], results["cuda"]))
+
+
 def test_elements_beyond_32_bits_are_reached():
     count = 2**31 + 8
     tensor = torch.zeros(count, dtype=torch.float16, device="cuda")
@@ -77,6 +93,19 @@ def test_a_thousand_tensors_take_one_launch():
         torch.cuda.synchronize()
     kernels = [event for event in profile.events() if "copy_cast" in event.name]
     assert len(kernels) == 1
+
+
+@needs_own_kernels
+@pytest.mark.parametrize("count", [1, 100, 1000])
+def test_float8_of_a_list_takes_a_launch_an_op(count):
+    matrices = [torch.randn(16, 33, device="cuda") for _ in range(count)]
+    dtype = torch.float8_e5m2
+    for _ in range(2):
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            ops.float8_cast(matrices, ops.float8_scales(matrices, dtype=dtype), dtype=dtype)
+            torch.cuda.synchronize()
+    assert sum("torchamp_float8" in event.name for event in profile.events()) == 2
 
 
 def test_norms_repeat_bit_for_bit():

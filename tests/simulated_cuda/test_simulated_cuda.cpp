@@ -76,6 +76,18 @@ TEST_F(SimulatedCuda, AnEventIsReachedAsItsStreamGetsOn) {
   EXPECT_EQ(first_of(ones_), 2);
 }
 
+TEST_F(SimulatedCuda, Float8OfAListIsALaunchAnOp) {
+  const auto dtype = at::kFloat8_e4m3fn;
+  const std::vector<Tensor> matrices(100, ones_.view({2, 4}));
+  const simulated::Counts before = simulated::counts();
+  const Tensor scales = ops::float8_scales(matrices, dtype);
+  EXPECT_EQ(simulated::counts().launches, before.launches + 1);
+  const auto [plain, transposed] = ops::float8_cast(matrices, scales, dtype);
+  EXPECT_EQ(simulated::counts().launches, before.launches + 2);
+  EXPECT_EQ(simulated::counts().waits, before.waits);
+  EXPECT_EQ(transposed[99].cpu().to(at::kFloat).sum().item<float>(), 8 * 256.0f);
+}
+
 /// A fault ends the device's life, so each has a process of its own.
 class SimulatedFault : public SimulatedCuda {
  protected:
