@@ -613,6 +613,7 @@ Forms make_forms() {
   add_integers<s32>(forms, "s32");
   add_integers<u64>(forms, "u64");
   add_integers<s64>(forms, "s64");
+  forms["mul.wide.u16"] = each_lane<multiply_wide<u32, u16>>();
   forms["mul.wide.u32"] = each_lane<multiply_wide<u64, u32>>();
   forms["mul.wide.s32"] = each_lane<multiply_wide<s64, s32>>();
   for (const char* type : {"u16", "b16"}) add_values<u16>(forms, type);
