@@ -1,8 +1,5 @@
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <torchamp/ops.h>
 
@@ -93,8 +90,9 @@ void check_matrices(TensorList tensors, const Tensor& scales) {
                      "] to be a tensor, got none");
   }
   check_dtypes(kOp, tensors);
-  check_array(kOp, "scales", scales, at::kFloat, scales.device());
+  TORCH_CHECK_TYPE(scales.defined(), kOp, ": expected scales to be a tensor, got none");
   check_memory(kOp, "scales", scales, /*takes_meta=*/is_meta(scales));
+  check_array(kOp, "scales", scales, at::kFloat, scales.device());
   TORCH_CHECK(static_cast<size_t>(scales.numel()) == tensors.size(), kOp,
               ": expected scales to have one element per tensor, ", tensors.size(), ", got ",
               scales.numel());

@@ -219,6 +219,8 @@ TEST_P(ChecksTest, Float8) {
                                  {}, cast({matrices[0].to_sparse(), matrices[1]}, scales));
   expect_refused("float8_cast: expected tensors[1] to have two dimensions, got sizes [4]", {},
                  cast({matrices[0], make({4})}, scales));
+  expect_refused<c10::TypeError>("float8_cast: expected scales to be a tensor, got none", {},
+                                 cast(matrices, Tensor()));
   expect_refused("float8_cast: expected scales to have one element per tensor, 2, got 3", {},
                  cast(matrices, make({3})));
   expect_refused<c10::TypeError>("float8_cast: expected scales to be contiguous Float, got Half",

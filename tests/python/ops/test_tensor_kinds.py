@@ -13,6 +13,7 @@ from torchamp import ops, optimizers
 #: Ops that meta tensors alone dispatch do nothing, as all ops of torch.
 ON_META = {
     *[("copy_cast of", kind) for kind in ("FakeTensor", "meta")],
+    ("scales", "FakeTensor"),
     *[(f"Fused{name}", "meta") for name in ("Adam", "LAMB", "SGD")],
     *[(f"GradScaler.{method}", "meta") for method in ("unscale_", "step")],
 }

@@ -14,6 +14,8 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 import torchamp
 from torchamp import _C, amp, ops
 
+E5M2 = torch.float8_e5m2
+
 
 class Wrapper(torch.Tensor):
     """Has a tensor and no memory."""
@@ -187,6 +189,9 @@ FUNCTIONS = {
     "copy_cast": lambda c: ops.copy_cast([c.plain], [c.odd]),
     "copy_cast of": lambda c: ops.copy_cast([c.odd], [c.plain]),
     "found_inf": lambda c: ops.check([c.plain], c.odd),
+    "float8_scales": lambda c: ops.float8_scales([c.plain, c.odd], dtype=E5M2),
+    "float8_cast": lambda c: ops.float8_cast([c.plain, c.odd], torch.ones(2), dtype=E5M2),
+    "scales": lambda c: ops.float8_cast([c.plain] * 6, c.odd, dtype=E5M2),
     "FusedAdam": stepped_by(lambda params: torchamp.optimizers.FusedAdam(params, lr=0.1)),
     "FusedLAMB": stepped_by(lambda params: torchamp.optimizers.FusedLAMB(params, lr=0.1)),
     "FusedSGD": stepped_by(lambda params: torchamp.optimizers.FusedSGD(params, lr=0.1)),
