@@ -20,7 +20,7 @@ configure_file(cmake/build_config.h.in "${PROJECT_BINARY_DIR}/generated/build_co
 
 file(GLOB TORCHAMP_SOURCES CONFIGURE_DEPENDS
   csrc/aten/*.cpp csrc/autocast/*.cpp csrc/backends/*.cpp csrc/checkpoint/*.cpp csrc/clip/*.cpp csrc/core/*.cpp csrc/optim/*.cpp csrc/scaler/*.cpp
-  csrc/cpu/*.cpp csrc/cuda/*.cpp csrc/frontend/*.cpp csrc/frontend/checkpoint/*.cpp
+  csrc/cpu/*.cpp csrc/cuda/*.cpp csrc/float8/*.cpp csrc/frontend/*.cpp csrc/frontend/checkpoint/*.cpp
   csrc/frontend/optim/*.cpp csrc/graphs/*.cpp csrc/ops/*.cpp csrc/telemetry/*.cpp)
 file(GLOB TORCHAMP_CPU_SOURCES CONFIGURE_DEPENDS csrc/cpu/*.cpp)
 set(TORCHAMP_CPU_OPTIONS -O3 -fno-math-errno -fno-trapping-math)

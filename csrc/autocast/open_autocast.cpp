@@ -48,7 +48,8 @@ struct Before {
 struct ThreadState {
   std::vector<std::shared_ptr<OpenAutocast::Entry>> entries;
   std::map<c10::DeviceType, Before> before;
-  bool cache_before = true;
+  std::optional<bool> cache_before;  ///< while entries are open
+  bool has_float8 = false;           ///< of an entry; threads of a backward have their caller's key
   int shields = 0;
   at::CallbackHandle node_shield = at::INVALID_CALLBACK_HANDLE;
 };
@@ -101,15 +102,10 @@ void shield_nodes() {
 }
 
 void turn_on(c10::DeviceType device_type, c10::ScalarType dtype) {
-  if (state().before.empty()) {
-    state().cache_before = is_autocast_cache_enabled();
-    if (!has_ended) shield_nodes();
-  }
   const Before before{is_autocast_enabled(device_type), get_autocast_dtype(device_type)};
   state().before.emplace(device_type, before);
   set_autocast_enabled(device_type, true);
   set_autocast_dtype(device_type, dtype);
-  set_autocast_cache_enabled(false);
 }
 
 void turn_off(c10::DeviceType device_type) {
@@ -117,14 +113,38 @@ void turn_off(c10::DeviceType device_type) {
   set_autocast_enabled(device_type, before.enabled);
   set_autocast_dtype(device_type, before.dtype);
   state().before.erase(device_type);
-  if (!state().before.empty()) return;
-  set_autocast_cache_enabled(state().cache_before);
+}
+
+bool opens_float8(const std::shared_ptr<OpenAutocast::Entry>& entry) {
+  return entry->device_types.empty();
+}
+
+/// What entries of all kinds have in common.
+void begin_entries() {
+  if (!state().cache_before) {
+    state().cache_before = is_autocast_cache_enabled();
+    if (!has_ended) shield_nodes();
+  }
+  set_autocast_cache_enabled(false);
+}
+
+/// Once the first was added, or one removed.
+void follow_entries() {
+  const auto& entries = state().entries;
+  const bool has_float8 = std::any_of(entries.begin(), entries.end(), opens_float8);
+  if (std::exchange(state().has_float8, has_float8) != has_float8) {
+    c10::impl::tls_set_dispatch_key_included(kFloat8Key, has_float8);
+    c10::impl::tls_set_dispatch_key_excluded(kFloat8Key, !has_float8);
+  }
+  if (!entries.empty() || !state().cache_before) return;
+  set_autocast_cache_enabled(*std::exchange(state().cache_before, std::nullopt));
   if (!has_ended) at::removeCallback(state().node_shield);
 }
 
 void end_casts() {
   state().entries.clear();
   while (!state().before.empty()) turn_off(state().before.begin()->first);
+  follow_entries();
 }
 
 /// A forked worker inherits the thread's state, but must not cast.
@@ -139,6 +159,7 @@ OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::Scala
   watch_for_forks();
   update();
   for (const auto& open : state().entries) {
+    if (device_types.empty() || opens_float8(open)) continue;
     TORCH_CHECK(open->dtype == dtype, "initialize: autocast to ", open->dtype,
                 " is already active for a model in this thread, cannot also autocast to ", dtype,
                 "; close that model first, or use it in another thread");
@@ -148,7 +169,9 @@ OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::Scala
   entry_->dtype = dtype;
   for (const auto device_type : entry_->device_types) entry_->ops.emplace_back(device_type);
   state().entries.push_back(entry_);
+  begin_entries();
   for (const auto device_type : entry_->device_types) turn_on(device_type, dtype);
+  follow_entries();
 }
 
 namespace {
@@ -215,7 +238,7 @@ void OpenAutocast::close() {
     entry_->ops.clear();
     const bool is_open_here =
         current != nullptr && std::count(current->entries.begin(), current->entries.end(), entry_);
-    const bool is_open_elsewhere = !is_open_here && entry_.use_count() > 1;
+    const bool is_open_elsewhere = !opens_float8(entry_) && !is_open_here && entry_.use_count() > 1;
     if (is_open_elsewhere) entry_->end_of_casts = at::addGlobalCallback(ops_after_close());
   }
   update();
@@ -233,6 +256,7 @@ void OpenAutocast::update() {
     }
   }
   for (const auto device_type : unwanted) turn_off(device_type);
+  follow_entries();
 }
 
 OpenAutocast::Entries OpenAutocast::open_in_this_thread() {
@@ -245,16 +269,21 @@ JoinAutocast::JoinAutocast(const OpenAutocast& opened)
 
 JoinAutocast::JoinAutocast(const OpenAutocast::Entries& opened) {
   OpenAutocast::update();
-  if (!state().entries.empty() || state().shields > 0) return;
+  if (state().shields > 0) return;
+  auto& entries = state().entries;
+  const bool casts_already = !std::all_of(entries.begin(), entries.end(), opens_float8);
   for (const auto& entry : opened) {
-    if (!entry->open) continue;
+    const bool is_here = std::count(entries.begin(), entries.end(), entry) > 0;
+    if (!entry->open || is_here || (casts_already && !opens_float8(entry))) continue;
     joined_.push_back(entry);
-    state().entries.push_back(entry);
+    entries.push_back(entry);
+    begin_entries();
     for (const auto device_type : entry->device_types) {
       const bool is_refused = inside_user_context() && !is_autocast_enabled(device_type);
       if (!is_refused) turn_on(device_type, entry->dtype);
     }
   }
+  if (!joined_.empty()) follow_entries();
 }
 
 JoinAutocast::~JoinAutocast() {
@@ -317,9 +346,23 @@ std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
   return get_autocast_dtype(device_type);
 }
 
+namespace {
+
+bool is_float8_open() {
+  return c10::impl::tls_is_dispatch_key_included(kFloat8Key);
+}
+
+}  // namespace
+
+bool is_float8_on() {
+  return is_float8_open() && !is_autocast_cache_enabled();
+}
+
 disable_casts::disable_casts() {
   OpenAutocast::update();
   ++state().shields;
+  turns_float8_off_ = is_float8_on();
+  if (turns_float8_off_) set_autocast_cache_enabled(true);
   for (const auto& entry : entries_here()) {
     for (const auto device_type : entry->device_types) {
       if (!is_autocast_enabled(device_type) || is_programs_own(device_type)) continue;
@@ -334,6 +377,11 @@ disable_casts::~disable_casts() {
   for (const auto device_type : disabled_) {
     if (is_open(device_type)) set_autocast_enabled(device_type, true);
   }
+  if (turns_float8_off_ && is_float8_open()) set_autocast_cache_enabled(false);
+}
+
+ShieldForward::ShieldForward() : cache_(is_autocast_cache_enabled()) {
+  set_autocast_cache_enabled(cache_);
 }
 
 namespace {
@@ -361,7 +409,8 @@ class ShieldedNode : public at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> shield_node(const at::RecordFunction&) {
-  const bool is_cast = is_autocast_enabled(c10::kCPU) || is_autocast_enabled(c10::kCUDA);
+  const bool is_cast =
+      is_autocast_enabled(c10::kCPU) || is_autocast_enabled(c10::kCUDA) || is_float8_on();
   return is_cast ? std::make_unique<ShieldedNode>() : nullptr;
 }
 

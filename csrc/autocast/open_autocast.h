@@ -1,6 +1,7 @@
 // O1's and O4's autocast: initialize opens it in a thread; others join it or are shielded from it.
 #pragma once
 
+#include <c10/core/DispatchKey.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torchamp/autocast.h>
@@ -11,12 +12,18 @@
 
 namespace torchamp {
 
+/// Ops of a thread in which float8 is open are dispatched to this key, that of a device type which
+/// torch no longer has. torch includes it in what it suspends with autocast: graphs of
+/// torch.compile run without it, as they would not without torch's testing keys and DeferredInit.
+constexpr auto kFloat8Key = c10::DispatchKey::AutocastIPU;
+
 /// Autocast from now until closed, in the thread that opened it: the casts of O1. Several can be
 /// open, for the same dtype. Losses, criteria and methods other than forward are covered, as in
 /// apex, and on CPU and CUDA all ops of apex's lists, where torch's are shorter.
 class TORCHAMP_API OpenAutocast {
  public:
-  /// Throws if this thread has one open with another dtype.
+  /// Throws if this thread has one open with another dtype. No device types: it casts nothing, and
+  /// opens float8.
   OpenAutocast(std::vector<c10::DeviceType> device_types, c10::ScalarType dtype);
   ~OpenAutocast();
   OpenAutocast(const OpenAutocast&) = delete;
@@ -62,6 +69,21 @@ class TORCHAMP_API JoinAutocast {
 /// The dtype that OpenAutocast currently casts tensors of `device_type` to in this thread; empty if
 /// none is open, or if it is switched off.
 TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type);
+
+/// Whether float8 is open in this thread, and not switched off. Checkpoints restore this in a
+/// backward, without knowing: it is the setting of autocast's cache, of which they keep the
+/// forward's.
+TORCHAMP_API bool is_float8_on();
+
+/// A disable_casts around a forward at a level without casts. Float8 stays as it is.
+class TORCHAMP_API ShieldForward {
+ public:
+  [[nodiscard]] ShieldForward();
+
+ private:
+  bool cache_;
+  disable_casts shield_;
+};
 
 /// A disable_casts around a backward. What is open in this thread is known in the threads that
 /// work for the backward.

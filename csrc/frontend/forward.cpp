@@ -9,13 +9,15 @@
 namespace torchamp::detail {
 
 struct Forward::Casts {
-  std::optional<disable_casts> shield;
+  std::optional<float8::Float8Forward> in_float8;
+  std::optional<ShieldForward> shield;
   std::optional<JoinAutocast> joined;
 };
 
 Forward::Forward(const Amp& amp) : session_(amp.session()), casts_(std::make_unique<Casts>()) {
   session_.publish();
   session_.is_called = true;
+  if (session_.float8() != nullptr) casts_->in_float8.emplace(*session_.float8());
   if (session_.uses_autocast()) {
     casts_->joined.emplace(session_.open_autocast());
   } else {

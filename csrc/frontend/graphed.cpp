@@ -227,9 +227,11 @@ class GraphedFunction::Impl {
     if (form->is_plain || (!form->graph && !is_ready(*form, inputs))) return function_(inputs);
     for (const Optimizer& each : form->optimizers) {
       check_skipped_steps(each.amp()->session(), wrapped_of(each));
+      each.amp()->session().forget_copies();
     }
     if (!form->graph) capture(*form, inputs);
     replay(*form->graph, inputs);
+    for (const Optimizer& each : form->optimizers) each.amp()->session().forget_copies();
     return form->graph->result;
   }
 

@@ -40,6 +40,19 @@ bool is_autocast_level(OptLevel level) {
               why);
 }
 
+/// Throws unless the level's products are in bfloat16, which is wide enough for e5m2's range.
+void check_float8(const Properties& properties) {
+  const OptLevel level = properties.opt_level;
+  if (level == OptLevel::O0) refuse("float8", level, "its products are in float32: use O4 or O5");
+  if (level != OptLevel::O4 && level != OptLevel::O5) {
+    refuse("float8", level, "float16 has 5 exponent bits, as e5m2 has: use O4 or O5");
+  }
+  const auto dtype = level == OptLevel::O4 ? properties.autocast_type : properties.cast_model_type;
+  if (dtype != c10::kBFloat16) {
+    refuse("float8", level, "only products in bfloat16 are computed in it, and others are chosen");
+  }
+}
+
 }  // namespace
 
 const char* detail::checked_text(const char* option, const char* text) {
@@ -134,6 +147,12 @@ Options& Options::keep_batchnorm_fp32(const std::string& text) {
   return keep_batchnorm_fp32(text == "True");
 }
 
+Options& Options::float8(std::vector<std::string> names) {
+  TORCH_CHECK_VALUE(!names.empty(), "initialize: expected float8 to name modules, got no names");
+  float8_ = std::move(names);
+  return *this;
+}
+
 Options& Options::loss_scale(LossScale value) {
   TORCH_CHECK_VALUE(value.dynamic() || (std::isfinite(*value.fixed) && *value.fixed > 0),
                     "initialize: expected loss_scale to be positive and finite, got ",
@@ -182,6 +201,7 @@ Properties Options::resolve() const {
     result.master_weights = master_weights_;
   }
   if (loss_scale_) result.loss_scale = *loss_scale_;
+  if (float8_) check_float8(result);
   const double low = min_loss_scale_.value_or(ops::ScaleRule().min_scale);
   TORCH_CHECK_VALUE(0 <= low && low <= max_loss_scale_,
                     "initialize: expected min_loss_scale to be between 0 and max_loss_scale, got ",

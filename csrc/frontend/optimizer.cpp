@@ -59,6 +59,7 @@ bool Optimizer::step() {
     return true;
   }
   const PausedLoan paused(amp_->session());
+  amp_->session().forget_copies();
   prepare_states(amp_->session(), optimizer);
   core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
   step.begin("Optimizer::step");
@@ -97,6 +98,7 @@ at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosur
   }
   note_step(*this);
   const PausedLoan paused(amp_->session());
+  amp_->session().forget_copies();
   prepare_states(amp_->session(), optimizer);
   core::Step step(optimizer.state, amp_->session().scalers(), /*writes_model=*/false);
   std::optional<disable_casts> shield(std::in_place);

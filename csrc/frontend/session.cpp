@@ -1,6 +1,7 @@
 #include "frontend/session.h"
 
 #include <ATen/autocast_mode.h>
+#include <torch/nn/modules/embedding.h>
 #include <torchamp/cast.h>
 #include <torchamp/logging.h>
 #include <torchamp/optim/fused_optimizer.h>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "checkpoint/float32_saves.h"
+#include "float8/choice.h"
 #include "frontend/device_grads.h"
 #include "frontend/session_checks.h"
 #include "ops/memory.h"
@@ -139,6 +141,45 @@ std::vector<at::DeviceType> device_types_of(const std::vector<std::shared_ptr<Mo
   return types;
 }
 
+template <class... Kinds>
+bool is_one_of(const Module& module) {
+  return ((module.as<Kinds>() != nullptr) || ...);
+}
+
+/// The two-dimensional parameters of a model. kept: whether initialize leaves one in float32.
+template <class IsKept>
+float8::Candidates candidates_of(const Module& model, const IsKept& is_kept) {
+  using torch::nn::EmbeddingBagImpl;
+  using torch::nn::EmbeddingImpl;
+  float8::Candidates found;
+  const auto modules = model.named_modules("", /*include_self=*/false);
+  for (const auto& module : modules) found.modules.push_back(module.key());
+  for (const auto& param : model.named_parameters()) {
+    found.num_params += param->numel();
+    if (param->dim() != 2 || !param->is_floating_point()) continue;
+    const auto* const owner = modules.find(param.key().substr(0, param.key().rfind('.')));
+    const bool is_embedding =
+        owner != nullptr && is_one_of<EmbeddingImpl, EmbeddingBagImpl>(**owner);
+    found.matrices.push_back({param.key(), *param, is_embedding, is_kept(*param)});
+  }
+  return found;
+}
+
+/// None where options do not ask for float8.
+float8::Choice choose_for_float8(const std::vector<std::shared_ptr<Module>>& models,
+                                 const GivenParams& given, const Options& options) {
+  if (!options.float8()) return {};
+  const auto dtype = given.properties.cast_model_type;
+  const auto is_kept = [&](const at::Tensor& param) {
+    const auto is_it = [&](const at::Tensor& each) { return each.is_same(param); };
+    return dtype && param.scalar_type() != *dtype &&
+           std::none_of(given.cast.begin(), given.cast.end(), is_it);
+  };
+  std::vector<float8::Candidates> candidates;
+  for (const auto& model : models) candidates.push_back(candidates_of(*model, is_kept));
+  return float8::choose(candidates, *options.float8());
+}
+
 LossScalerOptions scaler_options(const Options& options, const Properties& properties) {
   LossScalerOptions scaler;
   scaler.loss_scale = properties.loss_scale;
@@ -169,6 +210,7 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
   given.check();
   for (const std::string& text : given.warnings()) warn_once(text);
   const at::Device device = given.device();
+  const float8::Choice in_float8 = choose_for_float8(models_, given, options_);
   if (properties_.autocast_type) {
     open_autocast_.emplace(device_types_of(models_), *properties_.autocast_type);
   }
@@ -181,6 +223,7 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     masters.emplace(param.unsafeGetTensorImpl(), core::make_master(param));
   }
   announce(given.frozen_masters());
+  announce(in_float8.text);
   cast_models();
   if (options.adopt_data_writes()) masters_->adopt_data_writes();
   for (auto& optimizer : optimizers_) {
@@ -193,6 +236,9 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     optimizer.note_count();
     const bool is_one_pass = optimizer.fused != nullptr && !options.materialize_master_grads();
     optimizer.state->grads().one_pass().switch_to(is_one_pass);
+  }
+  if (options.float8()) {
+    float8_.emplace(in_float8.linears, uses_autocast(), options.verbosity() > 0);
   }
   const bool rounds = c10::isReducedFloatingType(input_type().value_or(at::kFloat));
   if (rounds && !optimizers_.empty()) rounded().add(given.cast);

@@ -17,6 +17,7 @@
 
 #include "autocast/open_autocast.h"
 #include "core/loan.h"
+#include "float8/float8.h"
 #include "frontend/wrapped_optimizer.h"
 
 namespace torchamp {
@@ -44,6 +45,14 @@ class Session {
   bool uses_autocast() const { return open_autocast_.has_value(); }
   /// O1's, open in the thread that called initialize. Not for other levels.
   const OpenAutocast& open_autocast() const { return *open_autocast_; }
+
+  /// Products of linears in float8, until close(). Null where they are not.
+  float8::Float8* float8() { return float8_ ? &*float8_ : nullptr; }
+  const float8::Float8* float8() const { return float8_ ? &*float8_ : nullptr; }
+  /// Before a step, and after a replay: weights are cast to float8 again.
+  void forget_copies() {
+    if (float8_) float8_->forget_copies();
+  }
 
   /// In the order in which initialize was given them.
   std::vector<WrappedOptimizer>& optimizers() { return optimizers_; }
@@ -93,8 +102,12 @@ class Session {
     return std::unique_lock(weights_);
   }
 
-  /// Ends O1's autocast in the thread that called initialize. Nothing else needs closing.
-  void close() { open_autocast_.reset(); }
+  /// Ends O1's autocast and float8 in the thread that called initialize. Nothing else needs
+  /// closing.
+  void close() {
+    open_autocast_.reset();
+    float8_.reset();
+  }
 
   /// Lends all masters, and gives what was cast without one float32, as long as the program holds
   /// the result. Null where they are lent, where amp is not enabled, and after release().
@@ -135,6 +148,7 @@ class Session {
   std::mutex warning_;
   std::unordered_set<std::string> warned_;
   std::optional<OpenAutocast> open_autocast_;
+  std::optional<float8::Float8> float8_;
 };
 
 /// A scope, around a step, in which lend() lends nothing.

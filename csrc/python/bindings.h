@@ -11,6 +11,7 @@ void bind_autocast(pybind11::module_& module);
 void bind_build_info(pybind11::module_& module);
 void bind_checkpoint(pybind11::module_& module);
 void bind_core(pybind11::module_& module);
+void bind_float8(pybind11::module_& module);
 void bind_fused_step(pybind11::module_& module);
 void bind_fused_stepper(pybind11::module_& module);
 void bind_inspect(pybind11::module_& module);

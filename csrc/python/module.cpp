@@ -16,6 +16,7 @@ PYBIND11_MODULE(_C, module) {
   py::bind_checkpoint(module);
   py::bind_core(module);
   py::bind_autocast(module);
+  py::bind_float8(module);
   py::bind_fused_step(module);
   py::bind_fused_stepper(module);
   py::bind_option_table(module);

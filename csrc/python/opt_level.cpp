@@ -33,6 +33,15 @@ void set_cast_model_type(Options& options, const py::object& value) {
   }
 }
 
+/// True, False, or names of modules.
+void set_float8(Options& options, const py::object& value) {
+  if (py::isinstance<py::bool_>(value)) {
+    options.float8(value.cast<bool>());
+  } else {
+    options.float8(value.cast<std::vector<std::string>>());
+  }
+}
+
 template <class T, Options& (Options::*kSetter)(T), class Value = T>
 void set(Options& options, const py::object& value) {
   (options.*kSetter)(value.cast<Value>());
@@ -43,6 +52,7 @@ constexpr std::pair<const char*, void (*)(Options&, const py::object&)> kSetters
     {"cast_model_type", set_cast_model_type},
     {"patch_torch_functions", set<detail::Flag, &Options::autocast, bool>},
     {"keep_batchnorm_fp32", set<bool, &Options::keep_batchnorm_fp32>},
+    {"float8", set_float8},
     {"master_weights", set<detail::Flag, &Options::master_weights, bool>},
     {"loss_scale", set_loss_scale},
     {"num_losses", set<int64_t, &Options::num_losses>},

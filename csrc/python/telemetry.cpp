@@ -10,9 +10,10 @@ namespace {
 namespace py = pybind11;
 
 std::vector<std::pair<int, std::string>> levels_and_texts(const SkippedStep& step,
-                                                          const std::vector<std::string>& names) {
+                                                          const std::vector<std::string>& names,
+                                                          const std::string& in_float8) {
   std::vector<std::pair<int, std::string>> result;
-  for (LogMessage& message : messages_of(step, names)) {
+  for (LogMessage& message : messages_of(step, names, in_float8)) {
     result.emplace_back(static_cast<int>(message.level), std::move(message.text));
   }
   return result;
@@ -68,8 +69,9 @@ void bind_report(py::module_& module) {
                     "The skipped steps since the last one that was taken.")
       .def_property_readonly("is_loss_finite", &is_loss_finite,
                              "Whether its losses are finite, so that a loss scale may help.")
-      .def("messages", &levels_and_texts, py::arg("names"),
-           "What reports it, as logging's levels and texts; names: of the parameters in first.")
+      .def("messages", &levels_and_texts, py::arg("names"), py::arg("in_float8"),
+           "What reports it, as logging's levels and texts; names: of the parameters in first; "
+           "in_float8: what Float8.nonfinite() says.")
       .def("check_in_a_row", &check_in_a_row, py::arg("max_in_a_row"),
            "Raises RuntimeError if it is that many in a row.");
   py::class_<core::Observer, std::shared_ptr<core::Observer>>(

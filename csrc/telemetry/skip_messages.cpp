@@ -28,8 +28,10 @@ bool has_finite_loss(const SkippedStep& step) {
                      [](const Overflow& overflow) { return overflow.is_loss_finite; });
 }
 
-std::string where(const SkippedStep& step, const std::vector<std::string>& names) {
-  if (names.empty()) return "";
+std::string where(const SkippedStep& step, const std::vector<std::string>& names,
+                  const std::string& in_float8) {
+  if (!in_float8.empty()) return c10::str(": float8: ", in_float8, " was not finite");
+  if (names.empty() || !has_finite_loss(step)) return "";
   const auto more = step.nonfinite - static_cast<int64_t>(names.size());
   return c10::str(", at ", c10::Join(", ", names),
                   more > 0 ? c10::str(" and ", more, " more") : "");
@@ -55,9 +57,9 @@ std::string message_of(const SkippedStep& step, const std::string& where) {
     events.push_back(event_of(overflow));
     scales.push_back(c10::str(overflow.loss_scale));
   }
-  return c10::str(c10::Join(" and ", events), has_finite_loss(step) ? where : "",
-                  ": step skipped, loss scale", scales.size() > 1 ? "s" : "", " now ",
-                  c10::Join(" and ", scales), is_normal(step) ? kNormal : "");
+  return c10::str(c10::Join(" and ", events), where, ": step skipped, loss scale",
+                  scales.size() > 1 ? "s" : "", " now ", c10::Join(" and ", scales),
+                  is_normal(step) ? kNormal : "");
 }
 
 std::string reason(const SkippedStep& step) {
@@ -84,12 +86,12 @@ std::string message_of_row(const SkippedStep& step) {
 
 }  // namespace
 
-std::vector<LogMessage> messages_of(const SkippedStep& step,
-                                    const std::vector<std::string>& names) {
+std::vector<LogMessage> messages_of(const SkippedStep& step, const std::vector<std::string>& names,
+                                    const std::string& in_float8) {
   std::vector<LogMessage> messages;
   if (!is_reported(step.in_a_row)) return messages;
   if (!step.overflows.empty()) {
-    messages.push_back({LogLevel::kInfo, message_of(step, where(step, names))});
+    messages.push_back({LogLevel::kInfo, message_of(step, where(step, names, in_float8))});
   }
   if (step.in_a_row >= kManyInARow) {
     messages.push_back({LogLevel::kWarning, message_of_row(step)});

@@ -124,9 +124,10 @@ class TORCHAMP_API AppliedAutocast {
   std::unique_ptr<Scope> scope_;
 };
 
-/// A scope in which O1 and O4 cast nothing in this thread: backwards, optimizer steps and models of
-/// other levels run in one. Python's amp.disable_casts(). A scoped autocast of the program stays
-/// active, but for those that checkpoints open in a backward to cast as the forward did.
+/// A scope in which O1 and O4 cast nothing in this thread, and no product is in float8: backwards,
+/// optimizer steps and models of other levels run in one. Python's amp.disable_casts(). A scoped
+/// autocast of the program stays active, but for those that checkpoints open in a backward to cast
+/// as the forward did.
 class TORCHAMP_API disable_casts {
  public:
   [[nodiscard]] disable_casts();
@@ -139,6 +140,7 @@ class TORCHAMP_API disable_casts {
 
  private:
   std::vector<c10::DeviceType> disabled_;
+  bool turns_float8_off_ = false;
 };
 
 /// @}

@@ -148,6 +148,20 @@ class TORCHAMP_API Options {
   Options& keep_fp32(const Text& name) {
     return keep_fp32(std::vector<std::string>{name});
   }
+  /// At O4 and O5: the products of linears are in float8, of those whose weights are 1,024 by 1,024
+  /// or more in multiples of 16, but for the last of a model and those that share an embedding's.
+  /// Experimental. resolve() rejects it at other levels; initialize throws ValueError where no
+  /// linear is so large, and RuntimeError for a device without float8.
+  template <class OnOrOff = bool>
+  Options& float8(const OnOrOff& value = true) {
+    float8_.reset();
+    if (detail::Flag(value)) float8_.emplace();
+    return *this;
+  }
+  /// Those in the modules of these names, as in named_modules(), at any size in multiples of 16.
+  /// Throws ValueError for no names; initialize throws it for a name that no model has, and for a
+  /// module without such linears.
+  Options& float8(std::vector<std::string> names);
   /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
   Options& master_weights(detail::Flag value) {
     master_weights_ = value;
@@ -214,6 +228,8 @@ class TORCHAMP_API Options {
   std::optional<std::optional<c10::ScalarType>> cast_model_type() const { return cast_model_type_; }
   std::optional<bool> autocast() const { return autocast_; }
   std::optional<bool> keep_batchnorm_fp32() const { return keep_batchnorm_fp32_; }
+  /// Empty names: all that are large.
+  const std::optional<std::vector<std::string>>& float8() const { return float8_; }
   std::optional<bool> master_weights() const { return master_weights_; }
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
   const std::vector<std::string>& keep_fp32() const { return keep_fp32_; }
@@ -239,6 +255,7 @@ class TORCHAMP_API Options {
   std::optional<bool> autocast_;
   std::optional<bool> keep_batchnorm_fp32_;
   std::vector<std::string> keep_fp32_;
+  std::optional<std::vector<std::string>> float8_;
   std::optional<bool> master_weights_;
   std::optional<LossScale> loss_scale_;
   std::optional<c10::ScalarType> cast_model_outputs_;

@@ -234,9 +234,12 @@ class _Graphed:
         states = [state_of("graphed", optimizer) for optimizer in form.optimizers]
         for state in states:
             state.check_skips()
+            state.session.forget_copies()
         if form.graph is None:
             form.graph = self._capture(form, spec, leaves, states)
         self._replay(form.graph, tensors)
+        for state in states:
+            state.session.forget_copies()
         return form.graph.result
 
     def _form_of(self, spec: TreeSpec, leaves: list[Any]) -> _Form | None:

@@ -23,6 +23,7 @@ from torchamp.amp._casts.cast import (
     rules_of,
     stays_float32,
 )
+from torchamp.amp._casts.float8 import choose
 from torchamp.amp._casts.masters import LOW_PRECISION, listed_optimizers, params_of
 from torchamp.amp._model.model import adopt_model
 from torchamp.amp._model.state_dict import hook_state_dict, let_models_be_exported
@@ -120,6 +121,10 @@ def initialize(
             program writes raises RuntimeError at the step, unless it is written by `.data`.
         max_consecutive_skips: the number of skipped steps in a row at which a step, or on CUDA a
             later call, raises RuntimeError with the reason. None: training goes on.
+        float8: at O4 and O5, True computes the products of linears in float8, of those whose
+            weights are 1,024 by 1,024 or more in multiples of 16, but for the last of a model and
+            those that share an embedding's. A list of names of modules: the linears in them, at any
+            size in multiples of 16. Experimental: nothing has been measured on a GPU.
         keep_fp32: what stays in float32 at every level: modules, by their names, by classes, or by
             functions of a name and a module that return whether to keep it; buffers, by their
             names; arguments of forward, by their names, which are cast to float32.
@@ -228,6 +233,7 @@ def _set_up(
         [i for i, each in enumerate(optimizers) if steps_fused(each) and each.stochastic_rounding],
     )
     given.check()
+    linears, chosen = choose(models, kept, settings.options["float8"])
     for text in given.warnings():
         warn(text)
     snapshot = _Snapshot(models, optimizers)
@@ -236,7 +242,7 @@ def _set_up(
         if session.verbosity > 0:
             _log_settings(settings, session.device)
             rounded = "" if dtype is None else _C.rounded_buffers(buffers, dtype)
-            for text in filter(None, (given.frozen_masters(), rounded)):
+            for text in filter(None, (given.frozen_masters(), rounded, chosen)):
                 log(logging.INFO, text)
         masters = {param: _C.make_master(param) for param in given.mastered()}
         for model in models:
@@ -248,6 +254,8 @@ def _set_up(
             adopt_model(model, session, kept)
         for optimizer in optimizers:
             adopt_optimizer(optimizer, session, masters)
+        if linears:
+            session.float8 = _C.Float8(linears, session.casts is not None, session.verbosity > 0)
         session.agree_over(groups)
     except BaseException as error:
         session.end()

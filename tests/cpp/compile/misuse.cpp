@@ -123,6 +123,7 @@ void make_nothing() {
 // Any pointer would be true.
 void choose_by_text() {
   torchamp::Options("O2").master_weights("False");  // error: takes a bool, not a text
+  torchamp::Options("O5").float8("blocks");         // error: takes a bool, not a text
 }
 
 // It would be 1.

@@ -150,15 +150,20 @@ class ModelState:
         return outputs
 
     def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
-        """At O1 with the casts of the thread that called initialize."""
-        context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self.shielded:
-            is_compiling = torch.compiler.is_compiling()
-            context = shield() if is_compiling else _C.ShieldFromAutocast()
-        elif self.session is not None and self.session.casts is not None:
-            if not torch.compiler.is_compiling():
-                context = self.session.casts.join()
-        with context:
+        """At O1 with the casts of the thread that called initialize, and with its float8."""
+        casts: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        float8: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if torch.compiler.is_compiling():
+            casts = shield() if self.shielded else casts
+        elif self.session is None:
+            casts = _C.ShieldFromAutocast() if self.shielded else casts
+        else:
+            casts = _C.ShieldForward() if self.shielded else casts
+            if self.session.casts is not None and not self.shielded:
+                casts = self.session.casts.join()
+            if self.session.float8 is not None:
+                float8 = _C.Float8Forward(self.session.float8)
+        with float8, casts:
             return forward(*args, **kwargs)
 
 

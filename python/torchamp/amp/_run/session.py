@@ -68,6 +68,8 @@ class Session:
         self._last_loan: Callable[[], _C.Loan | None] | None = None
         dtype = settings.properties.autocast_type
         types = {param.device.type for model in models for param in model.parameters()}
+        #: Products of linears in float8.
+        self.float8: _C.Float8 | None = None
         self.casts: OpenCasts | None = None if dtype is None else OpenCasts(sorted(types), dtype)
 
     def add_model(self, model: torch.nn.Module) -> DataParallel:
@@ -209,10 +211,17 @@ class Session:
         for state in self.states:
             state.publish_masters()
 
+    def forget_copies(self) -> None:
+        """Before a step, and after a replay: weights are cast to float8 again."""
+        if self.float8 is not None:
+            self.float8.forget_copies()
+
     def close(self) -> None:
-        """Ends O1's autocast."""
+        """Ends O1's autocast and float8."""
         if self.casts is not None:
             self.casts.close()
+        if self.float8 is not None:
+            self.float8.close()
 
     def close_if_left(self) -> None:
         """Ends it where later calls of initialize have taken all of its models."""
@@ -377,6 +386,7 @@ class OptimizerSession:
         """`step` is about to be opened. An interrupt that drops it ends it."""
         self._last_step = weakref.ref(step)
         self.unseen_steps.forget()
+        self.session.forget_copies()
 
     def check_skips(self) -> None:
         """Reports the steps that are known by now to be skipped. Raises RuntimeError after
@@ -394,7 +404,9 @@ class OptimizerSession:
             return
         params, names = self.core.model_params(), self.session._names
         first = [names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
-        for level, message in skipped.messages(first):
+        float8 = self.session.float8
+        in_float8 = "" if float8 is None else float8.nonfinite()
+        for level, message in skipped.messages(first, in_float8):
             log(level, message)
         self.session.look_for_nonfinite(skipped)
 

@@ -6,7 +6,7 @@ Their types are evaluated, and so are written as Python 3.9 reads them.
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, Optional, TypedDict, Union
 
 import torch
@@ -108,6 +108,12 @@ def _dtype_or_false(name: str, value: Any) -> Union[torch.dtype, bool]:
     return value
 
 
+def _boolean_or_names(name: str, value: Any) -> Union[bool, list[str]]:
+    is_list = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+    _expect(is_list or is_boolean(value), name, "True, False or a list of modules' names", value)
+    return list(value) if is_list else bool(value)
+
+
 def _text_or_number(name: str, value: Any) -> Union[str, float]:
     is_right = isinstance(value, str) or (is_number(value) and not isinstance(value, bool))
     _expect(is_right, name, "'dynamic' or a number", value)
@@ -130,6 +136,7 @@ class Overrides(TypedDict, total=False):
     adopt_data_writes: Annotated[bool, Option(False, _boolean, kind=_BY_NAME)]
     materialize_master_grads: Annotated[bool, Option(True, _boolean, kind=_BY_NAME)]
     max_consecutive_skips: Annotated[Optional[int], Option(None, _integer, kind=_BY_NAME)]
+    float8: Annotated[Union[bool, Sequence[str]], Option(False, _boolean_or_names, kind=_BY_NAME)]
     keep_fp32: Annotated[Union[Rule, Iterable[Rule]], Option((), rules_of, kind=_BY_NAME)]
 
 

@@ -1,0 +1,31 @@
+#include "float8/float8.h"
+
+#include <ATen/core/grad_mode.h>
+
+namespace torchamp::float8 {
+
+Float8::Float8(const Weights::Named& linears, bool follows_casts, bool tells)
+    : weights_(c10::make_intrusive<Weights>(linears, follows_casts, tells)),
+      opened_({}, at::kBFloat16) {
+  weights_->follow();
+}
+
+Float8::~Float8() {
+  close();
+}
+
+void Float8::close() {
+  weights_->close();
+  opened_.close();
+}
+
+Float8Forward::Float8Forward(const Float8& float8)
+    : weights_(float8.weights_), joined_(float8.opened_) {
+  weights_->follow();
+}
+
+Float8Forward::~Float8Forward() {
+  if (!at::GradMode::is_enabled()) weights_->forget();
+}
+
+}  // namespace torchamp::float8

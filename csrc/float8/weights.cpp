@@ -1,0 +1,215 @@
+#include "float8/weights.h"
+
+#include <ATen/ops/isnan.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torchamp/logging.h>
+
+#include <map>
+
+namespace torchamp::float8 {
+namespace {
+
+using at::Tensor;
+
+/// Where a tensor's elements begin: in which storage, after how many others.
+using Place = std::pair<const c10::StorageImpl*, int64_t>;
+
+Place place_of(const Tensor& tensor) {
+  const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  return {storage.unsafeGetStorageImpl(), tensor.storage_offset()};
+}
+
+/// A weight at its place.
+struct Known {
+  c10::intrusive_ptr<Weights> weights;
+  size_t index;
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< whose address is not used again
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<Place, Known> known;
+};
+
+/// Never destroyed: models may outlive other statics.
+Registry& registry() {
+  static auto& instance = *new Registry;
+  return instance;
+}
+
+c10::Stream stream_of(const Tensor& tensor) {
+  return c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+}
+
+template <class Map, class Predicate>
+void erase_where(Map& map, const Predicate& is_unwanted) {
+  for (auto each = map.begin(); each != map.end();) {
+    each = is_unwanted(each->second) ? map.erase(each) : std::next(each);
+  }
+}
+
+/// Inference tensors have no versions: what is copied of one is used once.
+Mark mark_of(const Tensor& tensor) {
+  return tensor.is_inference() ? Mark() : Mark(tensor);
+}
+
+Tensor as_rows(const Tensor& tensor) {
+  return tensor.detach().reshape({-1, tensor.size(-1)});
+}
+
+}  // namespace
+
+bool is_plain(const Tensor& tensor) {
+  constexpr c10::DispatchKeySet wrapped(
+      {c10::DispatchKey::Python, c10::DispatchKey::Functionalize});
+  return tensor.has_storage() && tensor.layout() == at::kStrided &&
+         !tensor.key_set().has_any(wrapped);
+}
+
+Found find(const Tensor& matrix) {
+  if (!is_plain(matrix) || matrix.dim() != 2) return {};
+  const std::lock_guard<std::mutex> lock(registry().mutex);
+  const auto known = registry().known.find(place_of(matrix));
+  if (known == registry().known.end()) return {};
+  const auto& [weights, index, storage] = known->second;
+  const Tensor& param = weights->param(index);
+  const bool is_moved = !is_plain(param) || place_of(param) != place_of(matrix);
+  if (is_moved || matrix.scalar_type() != param.scalar_type()) return {};
+  const bool is_same = matrix.sizes() == param.sizes() && matrix.strides() == param.strides();
+  const bool is_transpose = matrix.size(0) == param.size(1) && matrix.size(1) == param.size(0) &&
+                            matrix.stride(0) == param.stride(1) &&
+                            matrix.stride(1) == param.stride(0);
+  if (!is_same && !is_transpose) return {};
+  return {weights, index, !is_same};
+}
+
+void tell_of_graph() {
+  bool tells = false;
+  std::unique_lock<std::mutex> lock(registry().mutex);
+  for (const auto& each : registry().known) {
+    tells |= std::exchange(each.second.weights->tells_, false);
+  }
+  lock.unlock();
+  if (!tells) return;
+  log_message(LogLevel::kInfo,
+              "float8: compiled graphs compute linears in bfloat16; torchao's layers are in float8 "
+              "there");
+}
+
+Weights::Weights(const Named& linears, bool follows_casts, bool tells)
+    : follows_casts_(follows_casts), tells_(tells) {
+  for (const auto& [name, param] : linears) {
+    weights_.push_back({name, param, param.scalar_type(), false, {}, {}, {}});
+  }
+}
+
+void Weights::follow() {
+  const std::lock_guard<std::mutex> lock(registry().mutex);
+  auto& known = registry().known;
+  if (is_closed_) return;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const Tensor& param = weights_[i].param;
+    const bool fits = is_plain(param) && param.is_contiguous() && param.dim() == 2 &&
+                      param.scalar_type() == weights_[i].dtype;
+    if (!fits || known.count(place_of(param)) > 0) continue;
+    erase_where(known,
+                [&](const Known& each) { return each.weights.get() == this && each.index == i; });
+    known.emplace(place_of(param), Known{c10::intrusive_ptr<Weights>::reclaim_copy(this), i,
+                                         param.storage().getWeakStorageImpl()});
+    const std::lock_guard<std::mutex> own(mutex_);
+    weights_[i].copy.reset();
+  }
+}
+
+void Weights::close() {
+  forget();
+  const std::lock_guard<std::mutex> lock(registry().mutex);
+  is_closed_ = true;
+  erase_where(registry().known, [this](const Known& each) { return each.weights.get() == this; });
+}
+
+bool Weights::Copy::is_of(const Tensor& tensor, bool columns) const {
+  const bool is_usable = c10::InferenceMode::is_enabled() || !matrix.scale.is_inference();
+  return is_usable && !tensor.is_inference() && mark.is_unchanged(tensor) &&
+         stream == stream_of(tensor) && (!columns || matrix.columns.defined());
+}
+
+Matrix Weights::copy_of(size_t index, bool columns) {
+  const Tensor& param = weights_[index].param;
+  std::vector<size_t> written;
+  std::vector<Copy> copies;
+  std::vector<Tensor> params;
+  std::unique_lock<std::mutex> lock(mutex_);
+  weights_[index].is_used = true;
+  const auto& copy = weights_[index].copy;
+  if (copy && copy->is_of(param, columns)) return copy->matrix;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const Weight& each = weights_[i];
+    const bool is_current = each.copy && each.copy->is_of(each.param, columns);
+    if (!each.is_used || is_current || each.param.device() != param.device()) continue;
+    written.push_back(i);
+    copies.push_back({{}, mark_of(each.param), stream_of(each.param)});
+    params.push_back(each.param.detach());
+  }
+  lock.unlock();
+  const std::vector<Matrix> made = cast(params, at::kFloat8_e4m3fn, /*rows=*/true, columns);
+  lock.lock();
+  Matrix result;
+  for (size_t k = 0; k < written.size(); ++k) {
+    if (written[k] == index) result = made[k];
+    copies[k].matrix = made[k];
+    weights_[written[k]].copy = std::move(copies[k]);
+  }
+  return result;
+}
+
+Matrix Weights::copy_of_input(size_t index, const Tensor& input, bool columns) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!input_ || !input_->is_of(input, columns)) {
+    lock.unlock();
+    Copy copy{{}, mark_of(input), stream_of(input)};
+    copy.matrix = cast({as_rows(input)}, at::kFloat8_e4m3fn, /*rows=*/true, columns).front();
+    lock.lock();
+    input_ = std::move(copy);
+  }
+  weights_[index].input_scale = input_->matrix.scale;
+  return input_->matrix;
+}
+
+void Weights::note_grad(size_t index, const Tensor& scale) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  weights_[index].grad_scale = scale;
+}
+
+void Weights::forget() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Weight& weight : weights_) weight.copy.reset();
+  input_.reset();
+}
+
+std::string Weights::nonfinite() {
+  std::vector<Tensor> scales;
+  std::vector<std::string> what;
+  const auto add = [&](const char* kind, const Weight& weight, const Tensor& scale) {
+    if (!scale.defined()) return;
+    scales.push_back(scale.to(at::kCPU));
+    what.push_back(c10::str("the ", kind, " of ", weight.name));
+  };
+  std::unique_lock<std::mutex> lock(mutex_);
+  const std::vector<Weight> weights = weights_;
+  lock.unlock();
+  for (const Weight& weight : weights) {
+    if (weight.copy) add("weight", weight, weight.copy->matrix.scale);
+    add("input", weight, weight.input_scale);
+  }
+  for (auto weight = weights.rbegin(); weight != weights.rend(); ++weight) {
+    add("grad of the output", *weight, weight->grad_scale);
+  }
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (at::isnan(scales[i]).item<bool>()) return what[i];
+  }
+  return "";
+}
+
+}  // namespace torchamp::float8
