@@ -92,13 +92,14 @@ class Bench:
         trainer = Trainer(name, self.device)
         try:
             trainer.set_up(self.task, self.batch, slowest_ms)
-        except RuntimeError as error:  # including torch's: out of memory, no such kernel
+        except (RuntimeError, ValueError, ImportError) as error:
+            # Also torch's: out of memory, no such kernel; no linear for float8; not installed.
             self._leave_out(trainer, error)
             return False
         self.trainers[name] = trainer
         return True
 
-    def _leave_out(self, trainer: Trainer, error: RuntimeError) -> None:
+    def _leave_out(self, trainer: Trainer, error: Exception) -> None:
         self.row.left_out[trainer.name] = str(error).splitlines()[0]
         trainer.close()
         release(self.device)

@@ -87,10 +87,11 @@ def torch_amp(network: nn.Module, batch: Batch, dtype: torch.dtype, **options: b
 
 
 def opt_level(
-    network: nn.Module, batch: Batch, level: str, *, is_captured: bool = False
+    network: nn.Module, batch: Batch, level: str, *, is_captured: bool = False, **options: bool
 ) -> Training:
+    """options: of initialize."""
     optimizer = optimizers.FusedAdamW(network.parameters(), LEARNING_RATE)
-    handle = torchamp.Amp(network, optimizer, level)
+    handle = torchamp.Amp(network, optimizer, level, **options)
 
     def step() -> Tensor:
         optimizer.zero_grad()
@@ -106,6 +107,49 @@ def opt_level(
     return Training(run, lambda: halvings(first_scale, scaler.loss_scale()), handle.close)
 
 
+def large_linears(network: nn.Module) -> dict[str, nn.Linear]:
+    """Those that float8=True means, by name. Raises ValueError if there is none."""
+    linears = [(n, each) for n, each in network.named_modules() if isinstance(each, nn.Linear)]
+    large = {
+        name: each
+        for name, each in linears[:-1]
+        if all(n >= 1024 and n % 16 == 0 for n in each.weight.shape)
+    }
+    if not large:
+        raise ValueError("no linear is large enough for float8")
+    return large
+
+
+def torchao_float8(network: nn.Module, batch: Batch, *, is_compiled: bool = False) -> Training:
+    """O5 with torchao's float8 linears."""
+    from torchao.float8 import convert_to_float8_training
+
+    large = large_linears(network)
+    convert_to_float8_training(network, module_filter_fn=lambda _, name: name in large)
+    if is_compiled:
+        network.compile()
+    return opt_level(network, batch, "O5")
+
+
+def transformer_engine_float8(network: nn.Module, batch: Batch) -> Training:
+    """O5 with TransformerEngine's linears, in float8."""
+    from transformer_engine import pytorch as engine
+
+    for name, linear in large_linears(network).items():
+        parent, _, own = name.rpartition(".")
+        sizes = linear.in_features, linear.out_features
+        replaced = engine.Linear(*sizes, bias=linear.bias is not None)
+        setattr(network.get_submodule(parent), own, replaced)
+    forward = network.forward
+
+    def in_float8(*inputs: Tensor) -> Tensor:
+        with engine.fp8_autocast():
+            return forward(*inputs)
+
+    network.forward = in_float8
+    return opt_level(network, batch, "O5")
+
+
 #: Factories by name, which take a network on its device and a batch.
 VARIANTS: dict[str, Callable[[nn.Module, Batch], Training]] = {
     "float32": float32,
@@ -116,6 +160,10 @@ VARIANTS: dict[str, Callable[[nn.Module, Batch], Training]] = {
     "O2": lambda *task: opt_level(*task, "O2"),
     "O4": lambda *task: opt_level(*task, "O4"),
     "O5": lambda *task: opt_level(*task, "O5"),
+    "O5, float8": lambda *task: opt_level(*task, "O5", float8=True),
+    "O5, torchao's float8": torchao_float8,
+    "O5, torchao's float8, compiled": lambda *task: torchao_float8(*task, is_compiled=True),
+    "O5, TransformerEngine's float8": transformer_engine_float8,
     "float32, captured": lambda *task: captured(float32(*task, capturable=True)),
     "torch.amp, bfloat16, captured": lambda *task: captured(
         torch_amp(*task, torch.bfloat16, capturable=True)

@@ -23,6 +23,8 @@ constexpr double kMaxLossError = 0.02;
 constexpr double kMaxGradError = 0.5;
 /// A level is faster than float32 from this share of its time down; the rest is noise.
 constexpr double kLess = 0.9;
+/// Float8 pays from this share of O5's time down.
+constexpr double kPays = 0.95;
 /// Exponents of amp's loss scales: the first one, and the last that it backs off to.
 const int kFirstScale = std::ilogb(LossScalerOptions().init_scale);
 const int kLastScale = std::ilogb(ops::ScaleRule().min_scale);
@@ -53,6 +55,12 @@ std::string message_of(const std::exception_ptr& error) {
 
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
+}
+
+std::string digits(const std::optional<double>& milliseconds) {
+  std::ostringstream text;
+  if (milliseconds) text << std::setprecision(3) << *milliseconds;
+  return text.str();
 }
 
 // Judging a level.
@@ -148,12 +156,13 @@ Verdict judge(OptLevel level, const Outcome& outcome, const FailureFinder& finde
 }
 
 /// Judges a level by one iteration, or by some with ever smaller loss scales.
-Verdict trial(OptLevel level, torch::nn::Module& module, const Initialize& initialize,
+Verdict trial(const Options& options, torch::nn::Module& module, const Initialize& initialize,
               const Reference& reference) {
+  const OptLevel level = options.opt_level();
   int scale = is_scaled(level) ? kFirstScale : 0;
   while (true) {
     const Unchanged guard(module);
-    const auto model = initialize(Options(level).verbosity(0));
+    const auto model = initialize(Options(options).verbosity(0));
     const auto finder = std::make_shared<FailureFinder>();
     const Outcome outcome = run_iteration(module, model, std::ldexp(1, scale), finder);
     Verdict verdict = judge(level, outcome, *finder, scale, reference);
@@ -181,6 +190,30 @@ void check_rounding(Verdict& verdict, Rounding& rounding, const Reference& refer
   verdict.fits = false;
   verdict.reason = reason;
   verdict.milliseconds.reset();
+}
+
+/// On linears in float8, where O5 fits, whose verdict is the last, and some are large enough.
+void add_note_on_float8(Preflight& found, torch::nn::Module& module, const Initialize& initialize,
+                        const Reference& reference) {
+  const Verdict& plain = found.verdicts.back();
+  if (!plain.fits) return;
+  std::ostringstream note;
+  try {
+    const Verdict own = trial(Options(OptLevel::O5).float8(), module, initialize, reference);
+    note << "float8() at O5 " << (own.fits ? "fits" : "does not fit") << ": " << own.reason << '.';
+    if (own.milliseconds && plain.milliseconds) {
+      const bool pays = *own.milliseconds <= kPays * *plain.milliseconds;
+      note << " An iteration takes " << digits(own.milliseconds) << " ms, without it "
+           << digits(plain.milliseconds)
+           << " ms: " << (pays ? "recommended." : "it does not pay here.");
+    }
+  } catch (const c10::ValueError&) {
+    return;
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    note << "float8(): " << text.substr(text.find(": ") + 2);
+  }
+  found.notes.push_back(note.str());
 }
 
 /// From the first to the last choice: bfloat16, which nothing overflows, comes first, except on
@@ -263,12 +296,6 @@ void add_notes(Preflight& found, const Reference& reference) {
   if (!reference.outcome.note.empty()) found.notes.push_back(reference.outcome.note);
 }
 
-std::string digits(const std::optional<double>& milliseconds) {
-  std::ostringstream text;
-  if (milliseconds) text << std::setprecision(3) << *milliseconds;
-  return text.str();
-}
-
 /// Whether it fits and keeps float32 weights.
 bool is_choice(const Verdict& verdict) {
   return verdict.fits && verdict.level != OptLevel::O3;
@@ -320,6 +347,7 @@ Preflight preflight(torch::nn::Module& module, const inspect::Initialize& initia
   }
   found.recommended = inspect::recommended(found, module.parameters().front().device());
   inspect::add_notes(found, reference);
+  inspect::add_note_on_float8(found, module, initialize, reference);
   return found;
 }
 

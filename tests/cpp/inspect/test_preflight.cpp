@@ -417,6 +417,27 @@ TEST_P(PreflightTest, DoesNotTimeWhatThrowsInASecondIteration) {
   EXPECT_EQ(stream.str().find("An iteration"), std::string::npos) << stream.str();
 }
 
+TEST_P(PreflightTest, ANoteSaysWhetherFloat8FitsAndPays) {
+  for (const int64_t width : {1024, 1008}) {
+    torch::manual_seed(0);
+    torch::nn::Sequential net(torch::nn::Linear(4, width), torch::nn::Linear(width, 1024),
+                              torch::nn::Linear(1024, 1));
+    net->to(device());
+    const Tensor x = torch::randn({8, 4}, at::TensorOptions().device(device()));
+    const Preflight found =
+        preflight(net, [&](const auto& model) { return model(x).pow(2).mean(); });
+    const std::string start = "float8() at O5 fits: relative error: loss ";
+    if (width == 1008) {
+      EXPECT_TRUE(found.notes.empty()) << found;
+      continue;
+    }
+    ASSERT_EQ(found.notes.size(), 1) << found;
+    const std::string& note = found.notes[0];
+    EXPECT_EQ(note.substr(0, start.size()), start);
+    EXPECT_NE(note.find(". An iteration takes "), std::string::npos) << note;
+  }
+}
+
 TORCHAMP_ON_EACH_DEVICE(PreflightTest);
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import time
 import types
 from functools import partial
@@ -547,3 +549,50 @@ def test_what_is_no_loss_is_refused(loss_fn, error, got):
         amp.preflight(Net(), batch()[0], loss_fn)
     expected = "preflight: expected a loss of one element with a grad_fn, got "
     assert str(raised.value) == expected + got
+
+
+def wide(in_features: int) -> nn.Sequential:
+    """One linear is large enough for float8 if it has 1,024 inputs."""
+    torch.manual_seed(0)
+    first = nn.Linear(4, in_features)
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(in_features, 1024), nn.Linear(1024, 3))
+
+
+def notes_on_float8(model: nn.Module) -> list[str]:
+    x, target = batch()
+    found = amp.preflight(model, x, lambda y: F.cross_entropy(y, target))
+    return [note for note in found.notes if "float8" in note]
+
+
+def test_a_note_says_whether_float8_fits_and_pays(monkeypatch):
+    (note,) = notes_on_float8(wide(1024))
+    assert re.fullmatch(
+        r"float8=True at O5 fits: relative error: loss \S+, outputs 0\.0\d+, grads 0\.0\d+\. "
+        r"An iteration takes \S+ ms, without it \S+ ms: (recommended|it does not pay here)\.",
+        note,
+    )
+    assert notes_on_float8(wide(1008)) == []
+    tried = preflight.trial
+
+    def taking(milliseconds, level, *args):
+        verdict = tried(level, *args)
+        taken = {"O5": 10.0, "O5, float8": milliseconds}.get(level, 10.0)
+        return dataclasses.replace(verdict, milliseconds=taken)
+
+    for milliseconds, end in ((9.5, "recommended."), (9.6, "it does not pay here.")):
+        monkeypatch.setattr(preflight, "trial", partial(taking, milliseconds))
+        (note,) = notes_on_float8(wide(1024))
+        times = f"An iteration takes {milliseconds} ms, without it 10 ms: "
+        assert note.endswith(times + end)
+
+
+def test_a_note_says_why_there_is_no_float8(monkeypatch):
+    tried = preflight.trial
+
+    def refused(level, *args):
+        if level == "O5, float8":
+            raise RuntimeError("initialize: expected a newer device")
+        return tried(level, *args)
+
+    monkeypatch.setattr(preflight, "trial", refused)
+    assert notes_on_float8(wide(1024)) == ["float8=True: expected a newer device"]

@@ -35,6 +35,7 @@ from torchamp._tools.inspect.ranges import (
 )
 from torchamp._tools.inspect.rounding import written_buffers
 from torchamp._tools.inspect.trial import (
+    FLOAT8,
     OpKey,
     Reference,
     Verdict,
@@ -47,6 +48,8 @@ from torchamp._tools.inspect.watch import Op, check_batch
 
 #: A level is faster than float32 from this share of its time down; the rest is noise.
 _LESS = 0.9
+#: Float8 pays from this share of O5's time down.
+_PAYS = 0.95
 #: From so many seconds of the float32 iteration on, progress is logged.
 _SLOW = 2.0
 _SIGMOID = (
@@ -198,7 +201,8 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     overflow, round most of what it gives to 0, or clamp to a number that 16 bits round to 1, and no
     buffer that the forward writes may be rounded. Dropout draws the same masks at each level; on
     CUDA attention and recurrent layers run without it. One iteration does not show what later ones
-    do. An error of the float32 iteration is the call's own.
+    do. Where O5 fits and the model has linears for `float8=True`, a note says whether that fits and
+    pays. An error of the float32 iteration is the call's own.
 
     Args:
         model: in float32, before initialize; it is not changed.
@@ -231,10 +235,11 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
         with tf32(False):
             again = time_iteration(copied(model), batch, loss_fn)
         milliseconds = min(milliseconds, again or milliseconds)
+    of_float8 = _notes_on_float8(model, batch, loss_fn, reference, verdicts[-1])
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
     name = type(model).__name__
     notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
-    notes += [reference.outcome.note] * bool(reference.outcome.note)
+    notes += [*of_float8, *filter(None, [reference.outcome.note])]
     return Preflight(name, device, verdicts, findings, tensors, notes, milliseconds)
 
 
@@ -326,6 +331,31 @@ def _notes_on_buffers(model: torch.nn.Module, outcome: Outcome) -> list[str]:
         f"stops early. keep_fp32={kept!r} keeps it in float32."
         for name, kept in written_buffers(model, outcome.written)
     ]
+
+
+def _notes_on_float8(
+    model: torch.nn.Module,
+    batch: Any,
+    loss_fn: LossFunction | None,
+    reference: Reference,
+    plain: Verdict,
+) -> list[str]:
+    """On linears in float8, where O5 fits, whose verdict is `plain`, and some are large enough."""
+    if not plain.fits:
+        return []
+    try:
+        found = trial(FLOAT8, model, batch, loss_fn, reference)
+    except ValueError:
+        return []
+    except RuntimeError as error:
+        return [f"float8=True: {str(error).removeprefix('initialize: ')}"]
+    text = f"float8=True at O5 {'fits' if found.fits else 'does not fit'}: {found.reason}."
+    if found.milliseconds and plain.milliseconds:
+        text += f" An iteration takes {found.milliseconds:.3g} ms, without it "
+        text += f"{plain.milliseconds:.3g} ms: "
+        pays = found.milliseconds <= _PAYS * plain.milliseconds
+        text += "recommended." if pays else "it does not pay here."
+    return [text]
 
 
 def _findings(tensors: list[TensorRange], format: Format) -> list[Finding]:

@@ -40,11 +40,14 @@ from torchamp.amp._run.settings import DESCRIPTIONS, settings_for
 
 _PROPERTIES = {level: settings_for(level).properties for level in DESCRIPTIONS if level != "O0"}
 
-#: The format of each level, and of TF32.
+#: O5 with linears in float8.
+FLOAT8 = "O5, float8"
+
+#: The format of each level, of TF32 and of FLOAT8.
 FORMATS = {
     level: BFLOAT16 if torch.bfloat16 in (chosen.cast_model_type, chosen.autocast_type) else FLOAT16
     for level, chosen in _PROPERTIES.items()
-} | {"TF32": TF32}
+} | {"TF32": TF32, FLOAT8: BFLOAT16}
 
 LEVELS = tuple(_PROPERTIES)
 
@@ -168,7 +171,8 @@ def trial(
     loss_fn: LossFunction | None,
     reference: Reference,
 ) -> Verdict:
-    """The verdict on `level`, of one iteration of a copy, or of some with ever smaller scales."""
+    """The verdict on `level`, of one iteration of a copy, or of some with ever smaller scales.
+    Raises what initialize does."""
     is_scaled = FORMATS[level] is FLOAT16
     exponent = reference.largest_scale if is_scaled else 0
     twin = copied(model)
@@ -215,6 +219,8 @@ def _rounded(
 
 
 def _initialized(model: torch.nn.Module, level: Any) -> contextlib.AbstractContextManager[object]:
+    if level == FLOAT8:
+        return Amp(model, None, "O5", verbosity=0, float8=True)
     if level in LEVELS:
         return Amp(model, None, level, verbosity=0)
     return tf32(level == "TF32")
