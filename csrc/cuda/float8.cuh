@@ -57,19 +57,17 @@ constexpr int kTileWords = kTile / 4 + 1;
 
 /// A tile, by its first element.
 struct Tile {
-  const char* matrix;
+  const char* elements;  ///< of the whole matrix, as its outputs
   uint8* plain;
   uint8* transposed;
+  Matrix matrix;
   DType dtype;
-  int64 rows;  ///< of the matrix
-  int64 columns;
-  int64 stride;
   int64 row;
   int64 column;
   bool is_aligned;  ///< whether vectors are, in the matrix
 
   TORCHAMP_DEVICE const char* address(int64 r, int64 c) const {
-    return matrix + (r * stride + c) * size_of(dtype);
+    return elements + (r * matrix.stride + c) * size_of(dtype);
   }
 };
 
@@ -83,10 +81,8 @@ TORCHAMP_DEVICE Tile tile_of(const Launch& launch, const Entry<3>& entry) {
   return {static_cast<const char*>(entry.address[0]),
           static_cast<uint8*>(entry.address[1]),
           static_cast<uint8*>(entry.address[2]),
+          matrix,
           dtype,
-          matrix.rows,
-          matrix.columns,
-          matrix.stride,
           int64{number / across} * kTile,
           int64{number % across} * kTile,
           (begin | static_cast<uint64>(matrix.stride * size_of(dtype))) % kVectorBytes == 0};
@@ -95,7 +91,7 @@ TORCHAMP_DEVICE Tile tile_of(const Launch& launch, const Entry<3>& entry) {
 /// The matrix's elements from (row, column) on; zeros outside of it.
 TORCHAMP_DEVICE void load_vector(const Tile& tile, int64 row, int64 column,
                                  Bits<kTileVector>& bits) {
-  const int64 left = row < tile.rows ? tile.columns - column : 0;
+  const int64 left = row < tile.matrix.rows ? tile.matrix.columns - column : 0;
   if (tile.is_aligned && left >= kTileVector) {
     load_bits(tile.dtype, tile.address(row, column), bits);
     return;
@@ -114,9 +110,9 @@ TORCHAMP_DEVICE void load_vector(const Tile& tile, int64 row, int64 column,
 }
 
 TORCHAMP_DEVICE void store_plain(const Tile& tile, int64 row, int64 column, const uint32* words) {
-  const int64 left = row < tile.rows ? tile.columns - column : 0;
-  uint8* const to = tile.plain + row * tile.columns + column;
-  if (tile.columns % kTileVector == 0 && left > 0) {
+  const int64 left = row < tile.matrix.rows ? tile.matrix.columns - column : 0;
+  uint8* const to = tile.plain + row * tile.matrix.columns + column;
+  if (tile.matrix.columns % kTileVector == 0 && left > 0) {
     store_bytes<kTileVector>(reinterpret_cast<char*>(to), words);
     return;
   }
@@ -126,14 +122,14 @@ TORCHAMP_DEVICE void store_plain(const Tile& tile, int64 row, int64 column, cons
   }
 }
 
-/// Each thread writes a part of a column, which has no end but the matrix's.
+/// Each thread writes neighbouring elements of a row, which come from a column of the tile.
 TORCHAMP_DEVICE void store_transposed(const Tile& tile, const uint32 (&shared)[kTile][kTileWords]) {
   static_assert(kTile * kTile == kRowMultiple * kPassThreads);
   constexpr int kParts = kTile / kRowMultiple;
   const int c = static_cast<int>(threadIdx.x) / kParts;
   const int r = static_cast<int>(threadIdx.x) % kParts * kRowMultiple;
-  const int64 length = padded(tile.rows);
-  if (tile.column + c >= tile.columns || tile.row + r >= length) return;
+  const int64 length = padded(tile.matrix.rows);
+  if (tile.column + c >= tile.matrix.columns || tile.row + r >= length) return;
   uint32 words[kRowMultiple / 4] = {};
   TORCHAMP_UNROLL
   for (int i = 0; i < kRowMultiple; ++i) {

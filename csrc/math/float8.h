@@ -34,7 +34,7 @@ TORCHAMP_MATH uint32 magnitude_of(float value) {
   return float_to_bits(value) & 0x7fffffffu;
 }
 
-/// The bits of a number are those of 2^exponent and a mantissa; exponents are biased by 127 here.
+/// Bits of a float's mantissa. Above them is its exponent, biased by 127.
 constexpr int kFloatMantissa = 23;
 
 /// The exponent of the format's largest number, which is 1.75 · 2^exponent.
