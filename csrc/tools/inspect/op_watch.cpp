@@ -174,7 +174,8 @@ OpWatch::~OpWatch() {
 
 bool is_examined(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_floating_point() && tensor.layout() == at::kStrided &&
-         tensor.numel() > 0 && !tensor.is_meta();
+         tensor.numel() > 0 && !tensor.is_meta() &&
+         !c10::isFloat8Type(tensor.scalar_type());  // of which torch cannot tell
 }
 
 bool allocates(const std::string& op) {

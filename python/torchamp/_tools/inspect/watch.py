@@ -206,6 +206,8 @@ def floating(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether a floating tensor has neither inf nor nan. Waits for the device."""
     values = tensor.coalesce().values() if tensor.is_sparse else tensor
+    if values.element_size() == 1:  # float8, of which torch cannot tell
+        values = values.float()
     return bool(values.detach().isfinite().all())
 
 
