@@ -380,10 +380,6 @@ disable_casts::~disable_casts() {
   if (turns_float8_off_ && is_float8_open()) set_autocast_cache_enabled(false);
 }
 
-ShieldForward::ShieldForward() : cache_(is_autocast_cache_enabled()) {
-  set_autocast_cache_enabled(cache_);
-}
-
 namespace {
 
 /// One node of a backward.

@@ -12,9 +12,9 @@
 
 namespace torchamp {
 
-/// Ops of a thread in which float8 is open are dispatched to this key, that of a device type which
-/// torch no longer has. torch includes it in what it suspends with autocast: graphs of
-/// torch.compile run without it, as they would not without torch's testing keys and DeferredInit.
+/// The dispatch key of threads in which float8 is open: that of a device type which torch no longer
+/// has. torch suspends it with autocast, so that graphs of torch.compile run without it; they run
+/// with DeferredInit and torch's testing keys, which would do otherwise.
 constexpr auto kFloat8Key = c10::DispatchKey::AutocastIPU;
 
 /// Autocast from now until closed, in the thread that opened it: the casts of O1. Several can be
@@ -74,16 +74,6 @@ TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_ty
 /// backward, without knowing: it is the setting of autocast's cache, of which they keep the
 /// forward's.
 TORCHAMP_API bool is_float8_on();
-
-/// A disable_casts around a forward at a level without casts. Float8 stays as it is.
-class TORCHAMP_API ShieldForward {
- public:
-  [[nodiscard]] ShieldForward();
-
- private:
-  bool cache_;
-  disable_casts shield_;
-};
 
 /// A disable_casts around a backward. What is open in this thread is known in the threads that
 /// work for the backward.

@@ -20,8 +20,8 @@ constexpr int kLeastCapability = 89;
 
 bool fits(const Candidate& candidate) {
   const at::Tensor& weight = candidate.weight;
-  return !candidate.is_kept && weight.is_contiguous() && weight.size(0) % kMultiple == 0 &&
-         weight.size(1) % kMultiple == 0;
+  return !candidate.is_kept && weight.scalar_type() != at::kDouble && weight.is_contiguous() &&
+         weight.size(0) % kMultiple == 0 && weight.size(1) % kMultiple == 0;
 }
 
 bool is_in(const Candidate& candidate, const std::string& module) {

@@ -1,5 +1,6 @@
 #include "float8/float8.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
 namespace torchamp::float8 {
@@ -22,6 +23,10 @@ void Float8::close() {
 Float8Forward::Float8Forward(const Float8& float8)
     : weights_(float8.weights_), joined_(float8.opened_) {
   weights_->follow();
+  if (weights_->follows_casts()) return;
+  const bool is_off = at::autocast::is_autocast_cache_enabled();
+  shield_.emplace();
+  at::autocast::set_autocast_cache_enabled(is_off);
 }
 
 Float8Forward::~Float8Forward() {

@@ -4,6 +4,7 @@
 
 #include <torchamp/detail/export.h>
 
+#include <optional>
 #include <string>
 
 #include "autocast/open_autocast.h"
@@ -37,8 +38,8 @@ class TORCHAMP_API Float8 {
   OpenAutocast opened_;
 };
 
-/// A scope around a forward of the models, in any thread. Where it trains nothing, the copies end
-/// with it.
+/// A scope around a forward of the models, in any thread. At O5 the casts of other models do not
+/// reach into it. Where it trains nothing, the copies end with it.
 class TORCHAMP_API Float8Forward {
  public:
   explicit Float8Forward(const Float8& float8);
@@ -49,6 +50,7 @@ class TORCHAMP_API Float8Forward {
  private:
   c10::intrusive_ptr<Weights> weights_;
   JoinAutocast joined_;
+  std::optional<disable_casts> shield_;
 };
 
 }  // namespace torchamp::float8

@@ -10,7 +10,7 @@ namespace torchamp::detail {
 
 struct Forward::Casts {
   std::optional<float8::Float8Forward> in_float8;
-  std::optional<ShieldForward> shield;
+  std::optional<disable_casts> shield;
   std::optional<JoinAutocast> joined;
 };
 
@@ -21,7 +21,7 @@ Forward::Forward(const Amp& amp) : session_(amp.session()), casts_(std::make_uni
   if (session_.uses_autocast()) {
     casts_->joined.emplace(session_.open_autocast());
   } else {
-    casts_->shield.emplace();
+    if (session_.float8() == nullptr) casts_->shield.emplace();
     session_.warn_of_autocast();
   }
 }

@@ -43,9 +43,6 @@ void bind_autocast(py::module_& module) {
   bind_context<Context<disable_casts>>(module, "ShieldFromAutocast",
                                        "A context that suspends OpenAutocast in this thread.")
       .def(py::init<>());
-  bind_context<Context<ShieldForward>>(
-      module, "ShieldForward", "A ShieldFromAutocast around a forward, where float8 goes on.")
-      .def(py::init<>());
   module.def("shielded_device_types", &shielded_device_types,
              "The device types whose autocast a ShieldFromAutocast would now switch off.");
   bind_context<Context<ShieldBackward>>(module, "ShieldBackward",

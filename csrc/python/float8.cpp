@@ -49,7 +49,8 @@ void bind_float8(py::module_& module) {
           "nonfinite", &Float8::nonfinite, Unlocked(),
           "Which tensor of the last products was the first that was not finite; \"\" if all were.");
   bind_context<Context<Float8Forward, const Float8&>>(
-      module, "Float8Forward", "A context around a forward of its models, in any thread.")
+      module, "Float8Forward",
+      "A context around a forward of its models, in any thread; at O5 a ShieldFromAutocast, too.")
       .def(py::init<const Float8&>(), py::arg("float8"), py::keep_alive<1, 2>());
   module.def(
       "float8_counts",

@@ -152,8 +152,10 @@ class TORCHAMP_API Options {
   /// or more in multiples of 16, but for the last of a model and those that share an embedding's.
   /// Experimental. resolve() rejects it at other levels; initialize throws ValueError where no
   /// linear is so large, and RuntimeError for a device without float8.
-  template <class OnOrOff = bool>
-  Options& float8(const OnOrOff& value = true) {
+  Options& float8() { return float8(true); }
+  /// Whether they are.
+  template <class OnOrOff>
+  Options& float8(const OnOrOff& value) {
     float8_.reset();
     if (detail::Flag(value)) float8_.emplace();
     return *this;

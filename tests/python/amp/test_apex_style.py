@@ -23,6 +23,7 @@ ADDED = [
     "adopt_data_writes",
     "materialize_master_grads",
     "max_consecutive_skips",
+    "float8",
     "keep_fp32",
     "process_group",
 ]

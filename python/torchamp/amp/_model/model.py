@@ -155,14 +155,14 @@ class ModelState:
         float8: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if torch.compiler.is_compiling():
             casts = shield() if self.shielded else casts
-        elif self.session is None:
-            casts = _C.ShieldFromAutocast() if self.shielded else casts
         else:
-            casts = _C.ShieldForward() if self.shielded else casts
-            if self.session.casts is not None and not self.shielded:
-                casts = self.session.casts.join()
-            if self.session.float8 is not None:
-                float8 = _C.Float8Forward(self.session.float8)
+            session = self.session
+            if session is not None and session.float8 is not None:
+                float8 = _C.Float8Forward(session.float8)
+            elif self.shielded:
+                casts = _C.ShieldFromAutocast()
+            if session is not None and session.casts is not None and not self.shielded:
+                casts = session.casts.join()
         with float8, casts:
             return forward(*args, **kwargs)
 
