@@ -116,7 +116,7 @@ void turn_off(c10::DeviceType device_type) {
 }
 
 bool opens_float8(const std::shared_ptr<OpenAutocast::Entry>& entry) {
-  return entry->device_types.empty();
+  return c10::isFloat8Type(entry->dtype);
 }
 
 /// What entries of all kinds have in common.
@@ -159,7 +159,7 @@ OpenAutocast::OpenAutocast(std::vector<c10::DeviceType> device_types, c10::Scala
   watch_for_forks();
   update();
   for (const auto& open : state().entries) {
-    if (device_types.empty() || opens_float8(open)) continue;
+    if (c10::isFloat8Type(dtype) || opens_float8(open)) continue;
     TORCH_CHECK(open->dtype == dtype, "initialize: autocast to ", open->dtype,
                 " is already active for a model in this thread, cannot also autocast to ", dtype,
                 "; close that model first, or use it in another thread");

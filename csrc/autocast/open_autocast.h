@@ -22,7 +22,7 @@ constexpr auto kFloat8Key = c10::DispatchKey::AutocastIPU;
 /// apex, and on CPU and CUDA all ops of apex's lists, where torch's are shorter.
 class TORCHAMP_API OpenAutocast {
  public:
-  /// Throws if this thread has one open with another dtype. No device types: it casts nothing, and
+  /// Throws if this thread has one open with another dtype. A float8 dtype: it casts nothing, and
   /// opens float8.
   OpenAutocast(std::vector<c10::DeviceType> device_types, c10::ScalarType dtype);
   ~OpenAutocast();

@@ -7,7 +7,7 @@ namespace torchamp::float8 {
 
 Float8::Float8(const Weights::Named& linears, bool follows_casts, bool tells)
     : weights_(c10::make_intrusive<Weights>(linears, follows_casts, tells)),
-      opened_({}, at::kBFloat16) {
+      opened_({}, at::kFloat8_e4m3fn) {
   weights_->follow();
 }
 
