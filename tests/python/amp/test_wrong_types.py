@@ -112,9 +112,10 @@ def arguments_of(op: str) -> dict[str, Any]:
         "growth_tracker": torch.zeros(1, dtype=torch.int32),
         **{"accumulate": False, "per_tensor": True, "found_inf_per_tensor": None},
         **{"checked": ops.Check.X, "rule": ops.ScaleRule()},
+        **{"scales": torch.ones(1), "dtype": torch.float8_e5m2, "plain": True, "transposed": True},
     }
     parameters = inspect.signature(getattr(ops, op)).parameters
-    return {name: right.get(name, [torch.ones(3)]) for name in parameters}
+    return {name: right.get(name, [torch.ones(3, 3)]) for name in parameters}
 
 
 OPS = [name for name in ops.__all__ if name.islower() and name != "fused_step"]
