@@ -12,10 +12,13 @@
 
 namespace torchamp {
 
-/// The dispatch key of threads in which float8 is open: that of a device type which torch no longer
-/// has. torch suspends it with autocast, so that graphs of torch.compile run without it; they run
-/// with DeferredInit and torch's testing keys, which would do otherwise.
-constexpr auto kFloat8Key = c10::DispatchKey::AutocastIPU;
+/// The dispatch key of threads in which float8 is open: that of other libraries' devices, which
+/// comes before O4's casts. torch suspends it with autocast, so that graphs of torch.compile run
+/// without it; they run with DeferredInit and torch's testing keys, which would do otherwise.
+constexpr auto kFloat8Key = c10::DispatchKey::AutocastPrivateUse1;
+static_assert(kFloat8Key > c10::DispatchKey::AutocastCUDA &&
+                  kFloat8Key > c10::DispatchKey::AutocastCPU,
+              "O4's casts would hide the weights");
 
 /// Autocast from now until closed, in the thread that opened it: the casts of O1. Several can be
 /// open, for the same dtype. Losses, criteria and methods other than forward are covered, as in

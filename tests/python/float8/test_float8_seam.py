@@ -293,7 +293,7 @@ TAKEN = """
 import torch
 from torchamp import amp
 
-library = torch.library.Library("_", "IMPL", "AutocastIPU")
+library = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
 library.fallback(torch.library.fallthrough_kernel)
 model = torch.nn.Sequential(torch.nn.Linear(32, 32))
 try:
@@ -306,7 +306,7 @@ print(model[0].weight.dtype, type(model).__name__)
 
 def test_the_key_of_another_library_is_refused(python):
     assert python("-c", TAKEN).splitlines()[-2:] == [
-        "initialize: expected torch's dispatch key AutocastIPU to be free for float8, got a "
+        "initialize: expected torch's dispatch key AutocastPrivateUse1 to be free for float8, got a "
         "library that has it; leave float8 out, or that library",
         "torch.float32 Sequential",
     ]
