@@ -306,7 +306,7 @@ print(model[0].weight.dtype, type(model).__name__)
 
 def test_the_key_of_another_library_is_refused(python):
     assert python("-c", TAKEN).splitlines()[-2:] == [
-        "initialize: expected torch's dispatch key AutocastPrivateUse1 to be free for float8, got a "
-        "library that has it; leave float8 out, or that library",
+        "initialize: expected torch's dispatch key AutocastPrivateUse1 to be free for float8, got "
+        "a library that has it; leave float8 out, or that library",
         "torch.float32 Sequential",
     ]
