@@ -13,7 +13,6 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-constexpr int64_t kMultiple = 16;
 /// Below it, casts cost more than products gain.
 constexpr int64_t kLeastSize = 1024;
 constexpr int kLeastCapability = 89;
@@ -78,7 +77,7 @@ std::string obstacle(const Candidates& model, const Candidate& candidate) {
   }
   if (last != nullptr && last->weight.is_same(weight)) return "last";
   const bool is_large = std::min(weight.size(0), weight.size(1)) >= kLeastSize;
-  return is_large && fits(candidate) ? "" : c10::str(weight.sizes());
+  return is_large ? "" : c10::str(weight.sizes());
 }
 
 /// Throws unless `name` is of a module with a linear that fits.

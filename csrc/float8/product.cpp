@@ -25,7 +25,7 @@ void check_operands(const Operand& left, const Operand& right, at::ScalarType dt
   TORCH_CHECK(is_float8_in_rows(a) && is_float8_in_rows(b) && a.size(1) == b.size(1),
               "product: expected float8 matrices in rows of one length, got ", a.scalar_type(), " ",
               a.sizes(), " and ", b.scalar_type(), " ", b.sizes());
-  TORCH_CHECK(a.size(1) % 16 == 0 && b.size(0) % 16 == 0,
+  TORCH_CHECK(a.size(1) % kMultiple == 0 && b.size(0) % kMultiple == 0,
               "product: expected K and N in multiples of 16, got ", a.size(1), " and ", b.size(0));
   TORCH_CHECK(a.scalar_type() == at::kFloat8_e4m3fn || b.scalar_type() == at::kFloat8_e4m3fn,
               "product: expected one of the matrices in Float8_e4m3fn, got two in ",

@@ -10,6 +10,9 @@
 
 namespace torchamp::float8 {
 
+/// What both dimensions of a weight are multiples of, for cuBLASLt.
+constexpr int64_t kMultiple = 16;
+
 /// A matrix [M, K] in float8, in rows of K and, transposed, in rows of M. Either may be missing.
 struct Matrix {
   at::Tensor rows;     ///< [M, K]

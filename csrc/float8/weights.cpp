@@ -189,25 +189,18 @@ void Weights::forget() {
 }
 
 std::string Weights::nonfinite() {
-  std::vector<Tensor> scales;
-  std::vector<std::string> what;
-  const auto add = [&](const char* kind, const Weight& weight, const Tensor& scale) {
-    if (!scale.defined()) return;
-    scales.push_back(scale.to(at::kCPU));
-    what.push_back(c10::str("the ", kind, " of ", weight.name));
-  };
   std::unique_lock<std::mutex> lock(mutex_);
   const std::vector<Weight> weights = weights_;
   lock.unlock();
-  for (const Weight& weight : weights) {
-    if (weight.copy) add("weight", weight, weight.copy->matrix.scale);
-    add("input", weight, weight.input_scale);
+  const auto is_nan = [](const Tensor& scale) {
+    return scale.defined() && at::isnan(scale).item<bool>();
+  };
+  for (const Weight& each : weights) {
+    if (each.copy && is_nan(each.copy->matrix.scale)) return "the weight of " + each.name;
+    if (is_nan(each.input_scale)) return "the input of " + each.name;
   }
-  for (auto weight = weights.rbegin(); weight != weights.rend(); ++weight) {
-    add("grad of the output", *weight, weight->grad_scale);
-  }
-  for (size_t i = 0; i < scales.size(); ++i) {
-    if (at::isnan(scales[i]).item<bool>()) return what[i];
+  for (auto each = weights.rbegin(); each != weights.rend(); ++each) {
+    if (is_nan(each->grad_scale)) return "the grad of the output of " + each->name;
   }
   return "";
 }

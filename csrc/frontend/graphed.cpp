@@ -143,7 +143,6 @@ using graphs::GroupOptions;
 struct Call {
   std::vector<Optimizer>* optimizers;
   Graph* captured = nullptr;
-  bool steps_disabled = false;  ///< an optimizer of initialize with enabled(false)
 };
 
 thread_local Call* current_call = nullptr;
@@ -190,7 +189,6 @@ class OwnStream {
 
 void note_step(const Optimizer& optimizer) {
   if (current_call == nullptr) return;
-  current_call->steps_disabled |= !optimizer.amp()->enabled();
   if (current_call->captured != nullptr) {
     return current_call->captured->iteration->note_step(*wrapped_of(optimizer).state);
   }
@@ -276,15 +274,17 @@ class GraphedFunction::Impl {
     std::vector<Rates> rates;
     for (const Optimizer& each : form.optimizers) rates.push_back(rates_of(wrapped_of(each)));
     std::any result;
-    Call call{&form.optimizers};
     {
       std::optional<OwnStream> aside;
       if (device != before.end()) aside.emplace(*device);
+      Call call{&form.optimizers};
       const Calling calling(call);
       result = function_(inputs);
     }
     const auto after = devices(form, inputs);
-    is_plain_ = call.steps_disabled || std::none_of(after.begin(), after.end(), is_right);
+    const auto is_disabled = [](const Optimizer& each) { return !each.amp()->enabled(); };
+    is_plain_ = std::none_of(after.begin(), after.end(), is_right) ||
+                std::any_of(form.optimizers.begin(), form.optimizers.end(), is_disabled);
     for (size_t i = 0; i < rates.size(); ++i) {
       form.changes_rates |= rates_of(wrapped_of(form.optimizers[i])) != rates[i];
     }

@@ -24,8 +24,9 @@ std::vector<SkippedStep> report_skipped_steps(const Session& session,
                                               const WrappedOptimizer& optimizer) {
   std::vector<SkippedStep> skipped = optimizer.report->flush();
   if (session.options().verbosity() <= 0) return skipped;
-  const bool asks = !skipped.empty() && session.float8() != nullptr;
-  const std::string in_float8 = asks ? session.float8()->nonfinite() : "";
+  const auto in_float8 = [&session] {
+    return session.float8() != nullptr ? session.float8()->nonfinite() : "";
+  };
   for (const SkippedStep& step : skipped) {
     const auto names = names_of(session, optimizer, step);
     for (const LogMessage& message : messages_of(step, names, in_float8)) {

@@ -9,9 +9,9 @@ namespace {
 
 namespace py = pybind11;
 
-std::vector<std::pair<int, std::string>> levels_and_texts(const SkippedStep& step,
-                                                          const std::vector<std::string>& names,
-                                                          const std::string& in_float8) {
+std::vector<std::pair<int, std::string>> levels_and_texts(
+    const SkippedStep& step, const std::vector<std::string>& names,
+    const std::function<std::string()>& in_float8) {
   std::vector<std::pair<int, std::string>> result;
   for (LogMessage& message : messages_of(step, names, in_float8)) {
     result.emplace_back(static_cast<int>(message.level), std::move(message.text));
@@ -71,7 +71,7 @@ void bind_report(py::module_& module) {
                              "Whether its losses are finite, so that a loss scale may help.")
       .def("messages", &levels_and_texts, py::arg("names"), py::arg("in_float8"),
            "What reports it, as logging's levels and texts; names: of the parameters in first; "
-           "in_float8: what Float8.nonfinite() says.")
+           "in_float8: Float8.nonfinite, or None.")
       .def("check_in_a_row", &check_in_a_row, py::arg("max_in_a_row"),
            "Raises RuntimeError if it is that many in a row.");
   py::class_<core::Observer, std::shared_ptr<core::Observer>>(

@@ -87,11 +87,12 @@ std::string message_of_row(const SkippedStep& step) {
 }  // namespace
 
 std::vector<LogMessage> messages_of(const SkippedStep& step, const std::vector<std::string>& names,
-                                    const std::string& in_float8) {
+                                    const std::function<std::string()>& in_float8) {
   std::vector<LogMessage> messages;
   if (!is_reported(step.in_a_row)) return messages;
   if (!step.overflows.empty()) {
-    messages.push_back({LogLevel::kInfo, message_of(step, where(step, names, in_float8))});
+    messages.push_back(
+        {LogLevel::kInfo, message_of(step, where(step, names, in_float8 ? in_float8() : ""))});
   }
   if (step.in_a_row >= kManyInARow) {
     messages.push_back({LogLevel::kWarning, message_of_row(step)});

@@ -4,6 +4,7 @@
 #include <torchamp/detail/export.h>
 #include <torchamp/logging.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,12 @@ struct LogMessage {
 TORCHAMP_API bool is_loss_finite(const SkippedStep& step);
 
 /// The messages that report a skipped step. `names`: of the parameters in `step.first`, if known.
-/// in_float8: the first tensor of a product that was not finite, which made all these grads so.
+/// in_float8: gives the first tensor of a product that was not finite, which made all these grads
+/// so; empty if all were. It may wait for the device, and is called where that is told alone.
 /// Long runs of skipped steps are reported ever more rarely.
-TORCHAMP_API std::vector<LogMessage> messages_of(const SkippedStep& step,
-                                                 const std::vector<std::string>& names = {},
-                                                 const std::string& in_float8 = {});
+TORCHAMP_API std::vector<LogMessage> messages_of(
+    const SkippedStep& step, const std::vector<std::string>& names = {},
+    const std::function<std::string()>& in_float8 = {});
 
 /// Throws RuntimeError, which gives the reason, if `step` is the `max_in_a_row`-th in a row or a
 /// later one.

@@ -250,6 +250,16 @@ TEST(SkipMessagesTest, ALongRunIsReportedEverMoreRarelyWithItsReason) {
   EXPECT_PRED2(contains, texts_of(skipped_step(20, false)).at(1), "the loss itself is not finite");
 }
 
+TEST(SkipMessagesTest, WhatWaitsForTheDeviceIsAskedOnlyWhereItIsTold) {
+  int asked = 0;
+  const auto in_float8 = [&asked] { return ++asked, std::string("the input of ff"); };
+  EXPECT_EQ(messages_of(skipped_step(1), {"weight"}, in_float8).at(0).text,
+            "gradient overflow in loss 1: float8: the input of ff was not finite: step skipped, "
+            "loss scale now 0.25");
+  EXPECT_TRUE(messages_of(skipped_step(11), {"weight"}, in_float8).empty());
+  EXPECT_EQ(asked, 1);
+}
+
 TEST(SkipMessagesTest, ALongRunIsAWarningAndASkipIsNone) {
   const auto messages = messages_of(skipped_step(10));
   EXPECT_EQ(messages.at(0).level, LogLevel::kInfo);

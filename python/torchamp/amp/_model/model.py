@@ -151,19 +151,17 @@ class ModelState:
 
     def _run(self, forward: Callable, args: tuple, kwargs: dict) -> Any:
         """At O1 with the casts of the thread that called initialize, and with its float8."""
-        casts: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        float8: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if torch.compiler.is_compiling():
-            casts = shield() if self.shielded else casts
-        else:
-            session = self.session
-            if session is not None and session.float8 is not None:
-                float8 = _C.Float8Forward(session.float8)
-            elif self.shielded:
-                casts = _C.ShieldFromAutocast()
-            if session is not None and session.casts is not None and not self.shielded:
-                casts = session.casts.join()
-        with float8, casts:
+        context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        is_compiling, session = torch.compiler.is_compiling(), self.session
+        float8 = None if session is None or is_compiling else session.float8
+        if self.shielded and float8 is None:  # its forward has a shield of its own
+            context = shield() if is_compiling else _C.ShieldFromAutocast()
+        elif session is not None and session.casts is not None and not is_compiling:
+            context = session.casts.join()
+        if float8 is not None:
+            with _C.Float8Forward(float8), context:
+                return forward(*args, **kwargs)
+        with context:
             return forward(*args, **kwargs)
 
 

@@ -405,7 +405,7 @@ class OptimizerSession:
         params, names = self.core.model_params(), self.session._names
         first = [names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
         float8 = self.session.float8
-        in_float8 = "" if float8 is None else float8.nonfinite()
+        in_float8 = None if float8 is None else float8.nonfinite
         for level, message in skipped.messages(first, in_float8):
             log(level, message)
         self.session.look_for_nonfinite(skipped)
