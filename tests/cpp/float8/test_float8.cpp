@@ -238,7 +238,7 @@ TEST(Float8Options, LevelsRefuseIt) {
 TEST(Float8Options, WrongNamesChangeNothing) {
   Blocks net;
   const auto refused = [&](const Options& options) {
-    return message_of<c10::ValueError>([&] { initialize(net, options); });
+    return message_of<c10::ValueError>([&] { auto amped = initialize(net, options); });
   };
   EXPECT_EQ(message_of<c10::ValueError>([] { in_float8(OptLevel::O5, {}); }),
             "initialize: expected float8 to name modules, got no names");
