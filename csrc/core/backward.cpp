@@ -14,19 +14,12 @@ namespace torchamp::core {
 
 using at::Tensor;
 
-Backward::Backward(States states, LossScaler& scaler, BackwardOptions options)
-    : states_(std::move(states)),
-      scaler_(scaler),
-      options_(options),
-      is_needed_(is_needed(states_, scaler)) {
-  std::vector<OptimizerState*> distinct;
-  const auto is_second = [&](const auto& state) {
-    const bool is_known =
-        std::find(distinct.begin(), distinct.end(), state.get()) != distinct.end();
-    if (!is_known) distinct.push_back(state.get());
-    return is_known;
-  };
-  states_.erase(std::remove_if(states_.begin(), states_.end(), is_second), states_.end());
+Backward::Backward(const States& states, LossScaler& scaler, BackwardOptions options)
+    : scaler_(scaler), options_(options), is_needed_(is_needed(states, scaler)) {
+  for (const auto& state : states) {
+    const bool is_known = std::find(states_.begin(), states_.end(), state) != states_.end();
+    if (!is_known) states_.push_back(state);
+  }
   check_apart();
 }
 
@@ -229,8 +222,8 @@ Backward::End Backward::end_all(bool moves_scale) {
 void Backward::report(OptimizerState& state, const End& end, bool skips) const {
   const Grads::Report& weights = state.grads().last_report();
   const bool checked_nothing = scaler_.is_identity() && weights == nullptr;
-  if (checked_nothing) return;
-  state.tell_observer(
+  if (checked_nothing || state.observer() == nullptr) return;
+  state.observer()->after_backward(
       {options_.loss_id, end.of_all, weights, skips, scaler_.agrees() ? end.here : nullptr});
 }
 

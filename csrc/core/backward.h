@@ -25,7 +25,7 @@ class TORCHAMP_API Backward {
   using States = std::vector<std::shared_ptr<OptimizerState>>;
 
   /// `scaler` must outlive it.
-  Backward(States states, LossScaler& scaler, BackwardOptions options);
+  Backward(const States& states, LossScaler& scaler, BackwardOptions options);
   ~Backward();
   Backward(const Backward&) = delete;
   Backward& operator=(const Backward&) = delete;

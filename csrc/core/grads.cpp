@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "core/optimizer_state.h"
@@ -82,35 +83,35 @@ void widen(Param& param, bool shows) {
   if (is_narrow) param.grad.finish(grad.to(param.master.scalar_type()), shows);
 }
 
+template <class Is>
+bool any(const ParamList& params, const Is& is) {
+  return std::any_of(params.begin(), params.end(),
+                     [&](const auto& param) { return is(param->grad); });
+}
+
 }  // namespace
 
 // ---- what they are
 
 bool Grads::are_scaled() const {
-  return std::any_of(params_.begin(), params_.end(), [](const auto& param) {
-    return param->grad.is_open() || param->grad.state() == GradState::kScaled;
-  });
+  return any(params_,
+             [](const Grad& grad) { return grad.is_open() || grad.state() == GradState::kScaled; });
 }
 
 bool Grads::are_open() const {
-  return std::any_of(params_.begin(), params_.end(),
-                     [](const auto& param) { return param->grad.is_open(); });
+  return any(params_, std::mem_fn(&Grad::is_open));
 }
 
 bool Grads::have_contributed() const {
-  return std::any_of(params_.begin(), params_.end(),
-                     [](const auto& param) { return param->grad.has_contributed(); });
+  return any(params_, std::mem_fn(&Grad::has_contributed));
 }
 
 bool Grads::are_missing() const {
-  return !params_.empty() && std::none_of(params_.begin(), params_.end(), [](const auto& param) {
-    return param->grad.is_usable();
-  });
+  return !params_.empty() && !any(params_, std::mem_fn(&Grad::is_usable));
 }
 
 bool Grads::are_new() const {
-  return std::any_of(params_.begin(), params_.end(),
-                     [](const auto& param) { return param->grad.is_new(); });
+  return any(params_, std::mem_fn(&Grad::is_new));
 }
 
 bool Grads::have_graphs() const {
@@ -121,9 +122,8 @@ bool Grads::have_graphs() const {
 }
 
 bool Grads::are_finished() const {
-  return std::any_of(params_.begin(), params_.end(), [](const auto& param) {
-    return param->grad.is_left() && param->grad.state() != GradState::kScaled;
-  });
+  return any(params_,
+             [](const Grad& grad) { return grad.is_left() && grad.state() != GradState::kScaled; });
 }
 
 // ---- the program

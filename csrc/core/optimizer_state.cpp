@@ -266,10 +266,6 @@ void OptimizerState::note_scaled_loss() {
   scaled_loss_ = has_grads ? ScaledLoss::kWithGrads : ScaledLoss::kWithoutGrads;
 }
 
-void OptimizerState::tell_observer(EndedBackward backward) const {
-  if (observer_ != nullptr) observer_->after_backward(std::move(backward));
-}
-
 void OptimizerState::show_grads() {
   for (const auto& param : params_) {
     param->master.set_requires_grad(param->model.requires_grad());

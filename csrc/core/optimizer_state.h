@@ -88,8 +88,8 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   void set_in_backward(bool is_in_backward) { is_in_backward_ = is_in_backward; }
   /// After one that has scaled its loss.
   void note_scaled_loss();
-  /// Tells the observer of one.
-  void tell_observer(EndedBackward backward) const;
+  /// May be null.
+  Observer* observer() const { return observer_.get(); }
   /// The grads that it uses.
   Grads& grads() { return grads_; }
   const Grads& grads() const { return grads_; }

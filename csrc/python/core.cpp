@@ -195,9 +195,8 @@ py::object enter_backward(const py::object& self) {
   return given;
 }
 
-void finish(std::vector<std::shared_ptr<OptimizerState>> states, LossScaler& scaler,
-            int64_t loss_id) {
-  Backward backward(std::move(states), scaler, {loss_id});
+void finish(const Backward::States& states, LossScaler& scaler, int64_t loss_id) {
+  Backward backward(states, scaler, {loss_id});
   backward.take_grads();
   backward.finish();
 }
@@ -220,10 +219,10 @@ at::Tensor clip_norm(const std::vector<std::shared_ptr<OptimizerState>>& states,
   return core::clip_grad_norm(clipped, max_norm, norm_type, ranks);
 }
 
-std::unique_ptr<Backward> make_backward(Backward::States states, LossScaler& scaler,
+std::unique_ptr<Backward> make_backward(const Backward::States& states, LossScaler& scaler,
                                         int64_t loss_id, bool delay_unscale,
                                         bool delay_overflow_check) {
-  return std::make_unique<Backward>(std::move(states), scaler,
+  return std::make_unique<Backward>(states, scaler,
                                     BackwardOptions{loss_id, delay_unscale, delay_overflow_check});
 }
 
