@@ -33,8 +33,6 @@ from torchamp.amp._run.session import (
     Telemetry,
     common_session,
     in_training,
-    is_disabled,
-    known_states,
     state_of,
 )
 from torchamp.amp._run.settings import Level, Overrides
@@ -141,11 +139,13 @@ class Amp:
 
     def save(self, file: _checkpoint.File, extra: Mapping[str, Any] | None = None) -> None:
         """See amp.save."""
-        _checkpoint.save(_run("save", self.models, self.optimizers, self._session), file, extra)
+        run = _checkpoint.run_of("save", self.models, self.optimizers, self._session)
+        _checkpoint.save(run, file, extra)
 
     def load(self, file: _checkpoint.File) -> dict[str, Any]:
         """See amp.load."""
-        return _checkpoint.load(_run("load", self.models, self.optimizers, self._session), file)
+        run = _checkpoint.run_of("load", self.models, self.optimizers, self._session)
+        return _checkpoint.load(run, file)
 
     def release(self) -> None:
         """See amp.release."""
@@ -227,18 +227,15 @@ def telemetry(optimizer: torch.optim.Optimizer) -> Telemetry:
 
 def refresh_masters(optimizers: Optimizers) -> None:
     """Makes the optimizers' masters what the model holds now. Needed only after writes that PyTorch
-    does not count: through `param.data` or numpy.
+    does not count: through `param.data` or numpy. Does nothing after initialize(enabled=False).
 
     Args:
         optimizers: one or a list, of one initialize.
 
     Raises:
-        RuntimeError: for optimizers that initialize did not return, also after
-            initialize(enabled=False).
+        RuntimeError: for optimizers that initialize did not return.
     """
-    chosen = listed_optimizers("refresh_masters", optimizers)
-    known_states("refresh_masters", chosen)
-    for state in states_of("refresh_masters", chosen) or []:
+    for state in states_of("refresh_masters", optimizers) or []:
         state.core.overwrite_masters()
 
 
@@ -331,21 +328,9 @@ def _run_of(
     given = listed(function, "models", models)
     modules = [module_of(function, model, f"models[{i}]") for i, model in enumerate(given)]
     chosen = [] if optimizers is None else listed_optimizers(function, optimizers)
-    if is_disabled(chosen):
-        return _run(function, modules, chosen, None)
-    session = common_session(function, known_states(function, chosen))
-    return _run(function, modules, chosen, session)
-
-
-def _run(
-    function: str,
-    models: list[torch.nn.Module],
-    optimizers: list[torch.optim.Optimizer],
-    session: Session | None,
-) -> _checkpoint.Run:
-    if session is not None:
-        session.check_not_released(function)
-    return _checkpoint.run_of(models, optimizers, session)
+    states = states_of(function, chosen)
+    session = None if states is None else common_session(function, states)
+    return _checkpoint.run_of(function, modules, chosen, session)
 
 
 def _last_scalers(function: str) -> LossScalers:

@@ -45,17 +45,20 @@ class Run(NamedTuple):
 
 
 def run_of(
+    function: str,
     models: list[torch.nn.Module],
     optimizers: list[torch.optim.Optimizer],
     session: Session | None,
 ) -> Run:
-    """`session`: None if initialize was disabled."""
+    """`session`: None if initialize was disabled. Raises RuntimeError, which names `function`,
+    after release()."""
     bare = [
         uncompiled(m.module) if isinstance(m, (DataParallel, DistributedDataParallel)) else m
         for m in models
     ]
     if session is None:
         return Run(bare, optimizers, "disabled", [])
+    session.check_not_released(function)
     return Run(bare, optimizers, session.settings.properties.opt_level, session.scalers)
 
 

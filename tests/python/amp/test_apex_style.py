@@ -2,6 +2,7 @@
 others are in compat/test_apex_table.py."""
 
 import inspect
+import io
 import re
 
 import pytest
@@ -78,6 +79,7 @@ def test_disabled():
     assert list(amp.master_params(optimizer)) == list(model.parameters())
     assert amp.state_dict() == {}
     amp.load_state_dict({"loss_scaler0": {}})
+    amp.refresh_masters(optimizer)
     assert type(model) is torch.nn.Sequential and type(optimizer) is torch.optim.SGD
 
 
@@ -107,8 +109,10 @@ def test_disabled_and_enabled_side_by_side():
         amp.refresh_masters,
         lambda given: amp.clip_grad_norm_(given, 1.0),
         lambda given: amp.clip_grad_value_(given, 1.0),
+        lambda given: amp.save([], given, io.BytesIO()),
+        lambda given: amp.load([], given, io.BytesIO()),
     ],
-    ids=["finish", "refresh_masters", "clip_grad_norm_", "clip_grad_value_"],
+    ids=["finish", "refresh_masters", "clip_grad_norm_", "clip_grad_value_", "save", "load"],
 )
 def test_an_error_names_the_function(call, request):
     function = request.node.callspec.id

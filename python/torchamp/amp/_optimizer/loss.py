@@ -76,22 +76,24 @@ class ScaledLoss(_C.Backward):
     backward = LossContext.backward
 
     def __enter__(self) -> torch.Tensor:
+        session = self._session
         try:
-            return super().__enter__()
+            with session.shards.mirrored():
+                return super().__enter__()
         except RuntimeError as error:
-            session = self._session
             explain_change(error, session.models(), session.settings.properties.cast_model_type)
             raise
 
     def __exit__(self, kind: object, *others: object) -> None:
         for error in others if kind is not None else ():
             explain_backward(error)
-        super().__exit__(kind, *others)
-        if self.warning:
-            warn(self.warning)
-        for state in self._states if kind is None else ():
-            if state.core.has_masters or self._session.scalers.are_dynamic:
-                state.unseen_steps.note_backward(state.core.model_params)
+        with self._session.shards.mirrored():
+            super().__exit__(kind, *others)
+            if self.warning:
+                warn(self.warning)
+            for state in self._states if kind is None else ():
+                if state.core.has_masters or self._session.scalers.are_dynamic:
+                    state.unseen_steps.note_backward(state.core.model_params)
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""
@@ -104,19 +106,6 @@ class ScaledLoss(_C.Backward):
             state.check_skips()
             state.unseen_steps.look()
         return self.scale(self._loss)
-
-
-class DTensorLoss(ScaledLoss):
-    """The context for parameters some of which are DTensors: their shards have grads while the core
-    looks at them."""
-
-    def __enter__(self) -> torch.Tensor:
-        with self._session.shards.mirrored():
-            return super().__enter__()
-
-    def __exit__(self, kind: object, *others: object) -> None:
-        with self._session.shards.mirrored():
-            super().__exit__(kind, *others)
 
 
 def _is_unsynced(session: Session, states: Sequence[OptimizerSession]) -> bool:
@@ -184,8 +173,7 @@ def context_of(
     for state in states:
         if state.float32_param is not None:
             state.check_float32()
-    kind = DTensorLoss if session.shards else ScaledLoss
-    return kind(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+    return ScaledLoss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
 def _refuse_loss(function: str, loss: Any) -> NoReturn:

@@ -442,13 +442,6 @@ def state_of(function: str, optimizer: Any, name: str = "optimizer") -> Optimize
     return state
 
 
-def known_states(function: str, optimizers: list[torch.optim.Optimizer]) -> list[OptimizerSession]:
-    """The state of each of `optimizers`. Raises as state_of unless initialize returned them all."""
-    return [
-        state_of(function, optimizer, f"optimizers[{i}]") for i, optimizer in enumerate(optimizers)
-    ]
-
-
 def common_session(function: str, states: Sequence[OptimizerSession] = ()) -> Session:
     """The session of `states`, or of the last initialize. Raises RuntimeError, which names
     `function`, if that is gone."""
