@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from torchamp import amp
 from torchamp._tools.inspect import preflight
+from torchamp._tools.inspect.iteration import Iteration
 from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, range_of
 from torchamp._tools.inspect.trial import levels_for
 
@@ -446,8 +447,7 @@ def test_a_level_has_to_be_faster_than_float32(times, advice):
 def test_float32_is_timed_before_and_after_the_levels(monkeypatch, device: torch.device):
     """A machine that had other work meanwhile makes no level fast."""
     times = iter([9.0, *[5.0] * len(levels_for(device)), 4.0])
-    monkeypatch.setattr(preflight, "time_iteration", lambda *given: next(times))
-    monkeypatch.setattr("torchamp._tools.inspect.trial.time_iteration", lambda *given: next(times))
+    monkeypatch.setattr(Iteration, "time", lambda *given: next(times))
     found = amp.preflight(nn.Linear(6, 6).to(device), inputs(device), lambda y: y.pow(2).mean())
     assert (found.milliseconds, found.verdict("O4").milliseconds) == (4.0, 5.0)
     assert found.recommended == "O0"

@@ -55,76 +55,75 @@ class Outcome:
         return self.loss - self.loss == 0.0
 
 
-def copied(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy without grads."""
-    try:
-        twin = copy.deepcopy(model)
-    except Exception as error:
-        raise RuntimeError(
-            "preflight: expected a model that copy.deepcopy copies, got a "
-            f"{type(model).__name__}, for which it raises {type(error).__name__}: {error}"
-        ) from error
-    for param in twin.parameters():
-        param.grad = None
-    return twin
+@dataclasses.dataclass(frozen=True)
+class Iteration:
+    """A forward of a model, its loss and the backward. It changes the grads of parameters, and
+    nothing else: buffers and torch's random numbers go on as if it had not run."""
 
+    model: torch.nn.Module
+    batch: Any
+    loss_fn: LossFunction | None
 
-def run_iteration(
-    model: torch.nn.Module,
-    batch: Any,
-    loss_fn: LossFunction | None,
-    see: Callable[[Op], None],
-    scale: float = 1.0,
-) -> Outcome:
-    """Forward and backward of `model` in SameDropout, whose parameters' grads are changed. torch's
-    random numbers go on as if it had not run.
-
-    scale: what the loss is multiplied with before the backward.
-    """
-    outcome = Outcome()
-    watch = Watch(model, see, outside=LOSS)
-    devices = {param.device for param in model.parameters()}
-    batch = _detached(batch)
-    model.zero_grad(set_to_none=True)
-    with unchanged(model, devices) as before, _sampled_outputs(model, outcome), torch.enable_grad():
+    def of_copy(self) -> Iteration:
+        """That of a copy of the model without grads."""
         try:
-            with watch, _C.SameDropout():
-                loss = _loss_of(call_model(model, batch), loss_fn)
-                with _disable_current_modes():
-                    outcome.loss = float(loss.detach())
-                (loss.float() * scale).backward()
+            twin = copy.deepcopy(self.model)
         except Exception as error:
-            outcome.error, outcome.raised = error, watch.raised
-        outcome.note = _C.SameDropout.note()
-        now = dict(model.named_buffers())
-        outcome.written = [name for name in now if not _is(now[name], before.get(name))]
-    outcome.grads = {
-        name: param.grad.float() / scale
-        for name, param in model.named_parameters()
-        if param.grad is not None
-    }
-    return outcome
+            raise RuntimeError(
+                "preflight: expected a model that copy.deepcopy copies, got a "
+                f"{type(self.model).__name__}, for which it raises {type(error).__name__}: {error}"
+            ) from error
+        for param in twin.parameters():
+            param.grad = None
+        return dataclasses.replace(self, model=twin)
 
-
-def time_iteration(
-    model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None, scale: float = 1.0
-) -> float | None:
-    """Milliseconds of the fastest of some iterations that nothing watches, after run_iteration();
-    None if one raises. Waits for the device."""
-    devices = {param.device for param in model.parameters()}
-    batch = _detached(batch)
-    times: list[float] = []
-    with unchanged(model, devices), torch.enable_grad():
-        while len(times) < _TIMED and sum(times) < 1000 * _SECONDS:
-            model.zero_grad(set_to_none=True)
-            start = _synchronized(devices)
+    def run(self, see: Callable[[Op], None], scale: float = 1.0) -> Outcome:
+        """Runs it in SameDropout. scale: what the loss is multiplied with before the backward."""
+        outcome = Outcome()
+        watch = Watch(self.model, see, outside=LOSS)
+        self.model.zero_grad(set_to_none=True)
+        with unchanged(self.model) as before, _sampled_outputs(self.model, outcome):
             try:
-                loss = _loss_of(call_model(model, batch), loss_fn)
-                (loss.float() * scale).backward()
-            except Exception:
-                return None
-            times.append(1000 * (_synchronized(devices) - start))
-    return min(times)
+                with watch, _C.SameDropout():
+                    loss = self._backward(scale)
+                outcome.loss = float(loss)
+            except Exception as error:
+                outcome.error, outcome.raised = error, watch.raised
+            outcome.note = _C.SameDropout.note()
+            outcome.written = [
+                name
+                for name, buffer in self.model.named_buffers()
+                if name not in before or not torch.equal(buffer, before[name])
+            ]
+        outcome.grads = {
+            name: param.grad.float() / scale
+            for name, param in self.model.named_parameters()
+            if param.grad is not None
+        }
+        return outcome
+
+    def time(self, scale: float = 1.0) -> float | None:
+        """Milliseconds of the fastest of some that nothing watches, after run(); None if one
+        raises. Waits for the device."""
+        devices = {param.device for param in self.model.parameters()}
+        times: list[float] = []
+        with unchanged(self.model):
+            while len(times) < _TIMED and sum(times) < 1000 * _SECONDS:
+                self.model.zero_grad(set_to_none=True)
+                start = _synchronized(devices)
+                try:
+                    self._backward(scale)
+                except Exception:
+                    return None
+                times.append(1000 * (_synchronized(devices) - start))
+        return min(times)
+
+    @torch.enable_grad()
+    def _backward(self, scale: float) -> torch.Tensor:
+        """Returns the loss."""
+        loss = _loss_of(call_model(self.model, _detached(self.batch)), self.loss_fn)
+        (loss.float() * scale).backward()
+        return loss.detach()
 
 
 def _synchronized(devices: set[torch.device]) -> float:
@@ -132,10 +131,6 @@ def _synchronized(devices: set[torch.device]) -> float:
     for device in devices:
         torch.get_device_module(device).synchronize()
     return time.perf_counter()
-
-
-def _is(buffer: torch.Tensor, before: torch.Tensor | None) -> bool:
-    return before is not None and torch.equal(buffer, before)
 
 
 def _loss_of(outputs: Any, loss_fn: LossFunction | None) -> torch.Tensor:

@@ -101,8 +101,9 @@ class OverflowTrace:
     def _see(self, op: Op) -> None:
         if self._first is not None or not op.computes:
             return
-        bad = [t for t in op.outputs if t.is_floating_point() and not is_finite(t)]
-        if not bad or op.writes_infinity or not all(map(is_finite, floating(op.inputs))):
+        inputs = floating(op.inputs)
+        bad = [t for t in floating(op.outputs) if not is_finite(t)]
+        if not bad or op.writes_infinity or not all(map(is_finite, inputs)):
             return
         self._first = OverflowOrigin(
             max(self._iteration, 0),
@@ -111,7 +112,7 @@ class OverflowTrace:
             op.is_backward,
             bad[0].dtype,
             bool(bad[0].isnan().any()),
-            max((_magnitude(t) for t in floating(op.inputs)), default=0.0),
+            max((float(t.detach().abs().max()) for t in inputs if t.numel()), default=0.0),
             self.loss_scales[-1] if self.loss_scales else None,
             is_reduced(op),
         )
@@ -124,10 +125,6 @@ class OverflowTrace:
             self.origins.append(self._first)
         if name not in self._first.params:
             self._first.params.append(name)
-
-
-def _magnitude(tensor: torch.Tensor) -> float:
-    return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
 
 
 def trace_overflow(model: torch.nn.Module) -> OverflowTrace:

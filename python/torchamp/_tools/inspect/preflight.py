@@ -14,13 +14,7 @@ from torchamp._arguments import expect, module_of, takes
 from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import text_table
-from torchamp._tools.inspect.iteration import (
-    LossFunction,
-    Outcome,
-    copied,
-    run_iteration,
-    time_iteration,
-)
+from torchamp._tools.inspect.iteration import Iteration, LossFunction, Outcome
 from torchamp._tools.inspect.ranges import (
     BFLOAT16,
     FLOAT16,
@@ -127,20 +121,14 @@ class Preflight:
         return self.grads().share_lost(FLOAT16, _exponent(loss_scale))
 
     def __str__(self) -> str:
-        return f"{self._title()}\n\n{text_table(*self._table())}\n\n{self._summary()}"
+        title = f"preflight of {self.model} on {self.device}"
+        header = ["level", "fits", "ms", "loss scale", "why"]
+        table = text_table(header, [_cells(each) for each in self.verdicts])
+        texts = (each.text for each in self.findings)
+        summary = "\n".join([self._recommendation(), *texts, *self.notes])
+        return f"{title}\n\n{table}\n\n{summary}"
 
     __repr__ = __str__
-
-    def _title(self) -> str:
-        return f"preflight of {self.model} on {self.device}"
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        header = ["level", "fits", "ms", "loss scale", "why"]
-        return header, [_cells(each) for each in self.verdicts]
-
-    def _summary(self) -> str:
-        texts = (each.text for each in self.findings)
-        return "\n".join([self._recommendation(), *texts, *self.notes])
 
     def _recommendation(self) -> str:
         if not self._choices():
@@ -224,21 +212,21 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     expect(is_right, "preflight", "loss_fn", what, loss_fn, remedy)
     device = next(model.parameters()).device
     start = time.monotonic()
-    reference, tensors, milliseconds = _in_float32(model, batch, loss_fn)
+    reference, tensors, milliseconds = _in_float32(Iteration(model, batch, loss_fn))
     is_slow = time.monotonic() - start > _SLOW
     verdicts = []
     for level in levels_for(device):
         if is_slow:
             log(logging.INFO, f"preflight: trying {level}")
-        verdicts.append(trial(level, model, batch, loss_fn, reference))
+        verdicts.append(trial(level, reference))
     if milliseconds is not None:  # again: the machine may have had other work at first
         with tf32(False):
-            again = time_iteration(copied(model), batch, loss_fn)
+            again = reference.iteration.of_copy().time()
         milliseconds = min(milliseconds, again or milliseconds)
-    of_float8 = _notes_on_float8(model, batch, loss_fn, reference, verdicts[-1])
+    of_float8 = _notes_on_float8(reference, verdicts[-1])
     findings = [found for format in FORMATS for found in _findings(tensors, format)]
     name = type(model).__name__
-    notes = [*_notes(tensors), *_notes_on_buffers(model, reference.outcome)]
+    notes = [*_notes(tensors), *_notes_on_buffers(reference)]
     notes += [*of_float8, *filter(None, [reference.outcome.note])]
     return Preflight(name, device, verdicts, findings, tensors, notes, milliseconds)
 
@@ -289,25 +277,23 @@ class _Ranges:
         return [TensorRange(kinds[key[0]], *key[1:], found) for key, found in self.ops.items()]
 
 
-def _in_float32(
-    model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None
-) -> tuple[Reference, list[TensorRange], float | None]:
+def _in_float32(iteration: Iteration) -> tuple[Reference, list[TensorRange], float | None]:
     """Runs iterations, and times one. Raises what the iteration does."""
-    seen, twin = _Ranges(), copied(model)
+    seen, twin = _Ranges(), iteration.of_copy()
     with tf32(False):
-        outcome = run_iteration(twin, batch, loss_fn, seen.see)
+        outcome = twin.run(seen.see)
         if outcome.error is not None:
             raise outcome.error
         _check_finite(outcome, seen)
-        milliseconds = time_iteration(twin, batch, loss_fn)
+        milliseconds = twin.time()
     tensors = seen.tensors()
-    for name, param in twin.named_parameters():
+    for name, param in twin.model.named_parameters():
         module, _, own = name.rpartition(".")
         tensors.append(TensorRange("weight", module, own, range_of(param)))
         if name in outcome.grads:
             found = range_of(outcome.grads[name])
             tensors.append(TensorRange("weight grad", module, own, found))
-    return Reference(outcome, seen.ops), tensors, milliseconds
+    return Reference(iteration, outcome, seen.ops), tensors, milliseconds
 
 
 def _check_finite(outcome: Outcome, seen: _Ranges) -> None:
@@ -324,27 +310,21 @@ def _notes(tensors: list[TensorRange]) -> list[str]:
     return [_SIGMOID] if ("sigmoid", "binary_cross_entropy") in zip(ops, ops[1:]) else []
 
 
-def _notes_on_buffers(model: torch.nn.Module, outcome: Outcome) -> list[str]:
+def _notes_on_buffers(reference: Reference) -> list[str]:
     """On those that forward writes, and O2 and O5 round."""
     return [
         f"The forward writes buffer {name!r}, which O2, O3 and O5 round: what it adds up there "
         f"stops early. keep_fp32={kept!r} keeps it in float32."
-        for name, kept in written_buffers(model, outcome.written)
+        for name, kept in written_buffers(reference.iteration.model, reference.outcome.written)
     ]
 
 
-def _notes_on_float8(
-    model: torch.nn.Module,
-    batch: Any,
-    loss_fn: LossFunction | None,
-    reference: Reference,
-    plain: Verdict,
-) -> list[str]:
+def _notes_on_float8(reference: Reference, plain: Verdict) -> list[str]:
     """On linears in float8, where O5 fits, whose verdict is `plain`, and some are large enough."""
     if not plain.fits:
         return []
     try:
-        found = trial(FLOAT8, model, batch, loss_fn, reference)
+        found = trial(FLOAT8, reference)
     except ValueError:
         return []
     except RuntimeError as error:

@@ -45,14 +45,12 @@ class Report:
     rows: list[ModuleRow]  #: as in model.named_modules()
 
     def __str__(self) -> str:
-        return f"{self._title()}\n\n{text_table(_HEADER, [_cells(row) for row in self.rows])}"
-
-    __repr__ = __str__
-
-    def _title(self) -> str:
         level = self.level or "not initialized"
         tf32 = "" if self.float32_matmul_precision == "highest" else ", TF32 allowed"
-        return f"{level} on {self.device}{tf32}"
+        table = text_table(_HEADER, [_cells(row) for row in self.rows])
+        return f"{level} on {self.device}{tf32}\n\n{table}"
+
+    __repr__ = __str__
 
 
 def _dtypes(counts: collections.Counter) -> str:
@@ -94,13 +92,12 @@ def report(model: torch.nn.Module, batch: Any = None) -> Report:
         tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
         dtypes = collections.Counter(tensor.dtype for tensor in tensors)
         rows[name] = ModuleRow(name, type(module).__name__, weight_dtypes=dtypes)
-    device = _device_of(model)
     if batch is not None:
-        _run(model, batch, rows, device)
+        _run(model, batch, rows)
     session = getattr(getattr(model, "_torchamp", None), "session", None)
     return Report(
         "" if session is None else session.settings.properties.opt_level,
-        device,
+        _device_of(model),
         torch.get_float32_matmul_precision(),
         list(rows.values()),
     )
@@ -111,12 +108,10 @@ def _device_of(model: torch.nn.Module) -> torch.device:
     return tensors[0].device if tensors else torch.device("cpu")
 
 
-def _run(
-    model: torch.nn.Module, batch: Any, rows: dict[str, ModuleRow], device: torch.device
-) -> None:
+def _run(model: torch.nn.Module, batch: Any, rows: dict[str, ModuleRow]) -> None:
     """Counts calls, ops and casts."""
     watch = Watch(model, lambda op: _count(op, rows[op.module]))
-    with unchanged(model, {device}), torch.enable_grad(), watch:
+    with unchanged(model), torch.enable_grad(), watch:
         call_model(model, batch)
     for name, calls in watch.call_counts.items():
         rows[name].calls = calls

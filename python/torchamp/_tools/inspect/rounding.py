@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
-from torchamp._tools.inspect.iteration import LossFunction, Outcome, copied, run_iteration
+from torchamp._tools.inspect.iteration import Iteration, Outcome
 from torchamp.amp._casts.cast import NONE, buffers_to_cast
 
 
@@ -24,19 +24,12 @@ def written_buffers(model: torch.nn.Module, written: list[str]) -> Iterator[tupl
 
 
 class Rounding:
-    """Iterations of copies of `model` whose buffers, those that a cast to `dtype` would change, or
+    """Iterations of copies of a model whose buffers, those that a cast to `dtype` would change, or
     inputs have been rounded to `dtype`."""
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        batch: Any,
-        loss_fn: LossFunction | None,
-        dtype: torch.dtype,
-        keeps_norms: bool,
-    ) -> None:
-        self._model, self._batch, self._loss_fn, self._dtype = model, batch, loss_fn, dtype
-        self._buffers = list(buffers_to_cast(model, dtype, keeps_norms, NONE))
+    def __init__(self, iteration: Iteration, dtype: torch.dtype, keeps_norms: bool) -> None:
+        self._iteration, self._dtype = iteration, dtype
+        self._buffers = list(buffers_to_cast(iteration.model, dtype, keeps_norms, NONE))
 
     def of_all(self) -> Outcome:
         return self._outcome(self._buffers, with_inputs=True)
@@ -49,14 +42,14 @@ class Rounding:
         yield "the inputs", "keep_fp32 with the names of forward's arguments", inputs
 
     def _outcome(self, names: list[str], with_inputs: bool = False) -> Outcome:
-        twin = copied(self._model)
+        twin = self._iteration.of_copy()
         for name in names:
-            buffer = twin.get_buffer(name)
+            buffer = twin.model.get_buffer(name)
             buffer.copy_(self._rounded(buffer))
-        batch = self._batch
         if with_inputs:
-            batch = tree_map_only(torch.Tensor, self._rounded, batch)
-        return run_iteration(twin, batch, self._loss_fn, lambda op: None)
+            batch = tree_map_only(torch.Tensor, self._rounded, twin.batch)
+            twin = dataclasses.replace(twin, batch=batch)
+        return twin.run(lambda op: None)
 
     def _rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():

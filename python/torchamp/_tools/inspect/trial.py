@@ -12,14 +12,7 @@ from typing import Any
 import torch
 
 from torchamp._load import _C
-from torchamp._tools.inspect.iteration import (
-    LOSS,
-    LossFunction,
-    Outcome,
-    copied,
-    run_iteration,
-    time_iteration,
-)
+from torchamp._tools.inspect.iteration import LOSS, Iteration, Outcome
 from torchamp._tools.inspect.ranges import (
     BFLOAT16,
     FLOAT16,
@@ -82,6 +75,7 @@ class Verdict:
 class Reference:
     """The iteration in float32."""
 
+    iteration: Iteration
     outcome: Outcome
     ops: Mapping[OpKey, Range]
 
@@ -164,22 +158,16 @@ def _clamped_away(op: Op) -> Iterator[Failure]:
             yield f"precision: {what}; write x.float() there", op.module, op.name
 
 
-def trial(
-    level: str,
-    model: torch.nn.Module,
-    batch: Any,
-    loss_fn: LossFunction | None,
-    reference: Reference,
-) -> Verdict:
+def trial(level: str, reference: Reference) -> Verdict:
     """The verdict on `level`, of one iteration of a copy, or of some with ever smaller scales.
     Raises what initialize does."""
     is_scaled = FORMATS[level] is FLOAT16
     exponent = reference.largest_scale if is_scaled else 0
-    twin = copied(model)
-    with _initialized(twin, level):
+    twin = reference.iteration.of_copy()
+    with _initialized(twin.model, level):
         while True:
             ops = _Ops(FORMATS[level], reference)
-            outcome = run_iteration(twin, batch, loss_fn, ops.see, 2.0**exponent)
+            outcome = twin.run(ops.see, 2.0**exponent)
             retries = is_scaled and outcome.error is None and outcome.has_finite_loss
             if outcome.is_finite or not retries or exponent <= SCALES[0]:
                 break
@@ -187,15 +175,14 @@ def trial(
         scale = 2.0**exponent if is_scaled else None
         verdict = _judged(level, outcome, ops, scale, reference)
         if verdict.fits:
-            time = time_iteration(twin, batch, loss_fn, 2.0**exponent)
-            verdict = dataclasses.replace(verdict, milliseconds=time)
+            verdict = dataclasses.replace(verdict, milliseconds=twin.time(2.0**exponent))
     chosen = _PROPERTIES.get(level)
     if not verdict.fits or chosen is None or chosen.cast_model_type is None:
         return verdict
     keeps_norms = bool(chosen.keep_batchnorm_fp32)
-    rounding = Rounding(model, batch, loss_fn, chosen.cast_model_type, keeps_norms=keeps_norms)
+    rounding = Rounding(reference.iteration, chosen.cast_model_type, keeps_norms)
     with tf32(False):
-        for what, remedy, module in _rounded(model, rounding, reference.outcome):
+        for what, remedy, module in _rounded(rounding, reference):
             reason = f"precision: {what}; {remedy} avoids it"
             return dataclasses.replace(
                 verdict, fits=False, reason=reason, module=module, milliseconds=None
@@ -203,17 +190,15 @@ def trial(
     return verdict
 
 
-def _rounded(
-    model: torch.nn.Module, rounding: Rounding, reference: Outcome
-) -> Iterator[tuple[str, str, str]]:
+def _rounded(rounding: Rounding, reference: Reference) -> Iterator[tuple[str, str, str]]:
     """The buffers and inputs that the level must not round, the remedy and the module."""
-    if _first_imprecise(rounding.of_all(), reference) is not None:
+    if _first_imprecise(rounding.of_all(), reference.outcome) is not None:
         for what, remedy, outcome in rounding.of_each():
-            module = _first_imprecise(outcome, reference)
+            module = _first_imprecise(outcome, reference.outcome)
             if module is not None:
                 off = f"outputs of {named(module)} are off float32"
                 yield f"{what} in 16 bits: {off}", remedy, module
-    for name, kept in written_buffers(model, reference.written):
+    for name, kept in written_buffers(reference.iteration.model, reference.outcome.written):
         stops = f"buffer {name!r} in 16 bits: what the forward adds up there stops early"
         yield stops, f"keep_fp32={kept!r}", name.rpartition(".")[0]
 
@@ -285,15 +270,12 @@ def _overflow(level: str, outcome: Outcome, bad: Op | None, reference: Reference
     top = known.max_abs if known else max((t for t in tops if t < float("inf")), default=0.0)
     largest = FORMATS[level].largest
     reaches = f" reaches {top:.3g} in float32, and {FORMATS[level].name} ends at {largest:.5g}"
-    what = reaches if top > largest else f" gives {'nan' if _has_nan(bad) else 'inf'}"
+    has_nan = any(bool(t.isnan().any()) for t in floating(bad.outputs))
+    what = reaches if top > largest else f" gives {'nan' if has_nan else 'inf'}"
     op = "a cast" if bad.name == "_to_copy" else bad.name
     remedy = REMEDY * is_reduced(bad)
     reason = f"{op} of {named(bad.module)}{what}: not finite {when}{remedy}"
     return Verdict(level, False, reason, module=bad.module, op=bad.name)
-
-
-def _has_nan(op: Op) -> bool:
-    return any(bool(t.isnan().any()) for t in op.outputs if t.is_floating_point())
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -329,7 +311,8 @@ def _imprecision(
         first = f", first those of {named(module)}" if module else ""
         far = f"outputs are {outputs:.2g} of their norm off float32{first}; the loss {loss:.2g}"
         return f"precision: {far}", module or "", ""
-    lost = [name for name, grad in reference.grads.items() if _is_lost(grad, outcome.grads[name])]
+    grads_of = reference.grads.items()
+    lost = [name for name, grad in grads_of if grad.any() and not outcome.grads[name].any()]
     if lost:
         others = f", and {len(lost) - 1} others" if len(lost) > 1 else ""
         reason = f"underflow: all grads of {lost[0]!r} are rounded to 0{others}"
@@ -337,10 +320,6 @@ def _imprecision(
     if grads > MAX_GRAD_ERROR:
         return f"precision: grads are {grads:.2g} of their norm off float32", "", ""
     return _NONE
-
-
-def _is_lost(expected: torch.Tensor, found: torch.Tensor) -> bool:
-    return bool(expected.any()) and not bool(found.any())
 
 
 def _first_imprecise(outcome: Outcome, reference: Outcome) -> str | None:

@@ -221,13 +221,12 @@ def _numbers_in(arguments: Any) -> Iterator[float]:
 
 
 @contextlib.contextmanager
-def unchanged(
-    model: torch.nn.Module, devices: Iterable[torch.device]
-) -> Iterator[dict[str, torch.Tensor]]:
+def unchanged(model: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
     """A context after which the model's buffers and torch's random numbers are as before. Gives
     copies of the buffers, by name."""
-    cards = sorted({device.index or 0 for device in devices if device.type == "cuda"})
     buffers = dict(model.named_buffers())
+    devices = {tensor.device for tensor in (*model.parameters(), *buffers.values())}
+    cards = sorted({device.index or 0 for device in devices if device.type == "cuda"})
     before = {name: buffer.detach().clone() for name, buffer in buffers.items()}
     try:
         with torch.random.fork_rng(cards):
