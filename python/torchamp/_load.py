@@ -7,7 +7,7 @@ import torch
 
 from torchamp._built_for import TORCH_VERSION
 
-__all__ = ["_C", "__version__", "backend", "build_info", "check_torch", "cmake_prefix_path"]
+__all__ = ["_C", "__version__", "build_info", "check_torch", "cmake_prefix_path"]
 
 
 def _minor(version: str) -> str:
@@ -44,20 +44,8 @@ def build_info() -> dict[str, Any]:
     where there is none; and `kernels`, for each device that torch sees the backend of its ops
     ("avx2", "neon", "portable", "fatbin", "nvrtc" or "aten"), which is chosen if need be.
     """
-    return {**_C.build_info(), "kernels": {name: backend(name)[0] for name in _devices()}}
-
-
-def backend(device: str) -> tuple[str, str]:
-    """Returns which kernels a device's ops run, and why not better ones, which may be empty.
-
-    Raises RuntimeError where TORCHAMP_KERNELS requests kernels that are unavailable, or the
-    device's memory is full.
-    """
-    return _C.backend(device)
-
-
-def _devices() -> list[str]:
-    return ["cpu"] + [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    return {**_C.build_info(), "kernels": {name: _C.backend(name)[0] for name in devices}}
 
 
 #: The version of torchamp.

@@ -146,10 +146,10 @@ def test_the_tensors_device_counts_not_the_current_one():
 
 
 def _backend_in_child(results) -> None:
-    from torchamp import _load
+    from torchamp._load import _C
 
     try:
-        results.put(_load.backend("cuda:0")[0])
+        results.put(_C.backend("cuda:0")[0])
     except RuntimeError as error:
         results.put(str(error))
 

@@ -47,7 +47,7 @@ def test_build_info_names_the_kernels_of_every_device() -> None:
     assert {kernels[card] for card in cards} <= {"fatbin", "nvrtc", "aten"}
 
 
-BACKEND_OF_THE_CPU = "from torchamp._load import backend; print(*backend('cpu'), sep=': ')"
+BACKEND_OF_THE_CPU = "from torchamp._load import _C; print(*_C.backend('cpu'), sep=': ')"
 
 
 def test_the_variable_takes_the_kernels_away(python) -> None:

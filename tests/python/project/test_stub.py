@@ -36,10 +36,13 @@ def arguments_of(definition: str) -> list[str]:
 
 
 def in_stub(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, list[str]]]:
-    """(name, arguments) of all functions that the stub declares."""
+    """(name, arguments) of all functions that the stub declares, with those of its _Context."""
+    context = [each for each in body if isinstance(each, ast.ClassDef) and each.name == "_Context"]
     for node in body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield from in_stub(node.body, f"{prefix}{node.name}.")
+            is_context = any(ast.unparse(base) == "_Context" for base in node.bases)
+            inherited = context[0].body if is_context else []
+            yield from in_stub([*inherited, *node.body], f"{prefix}{node.name}.")
         elif isinstance(node, ast.FunctionDef):
             if not any(ast.unparse(each) == "property" for each in node.decorator_list):
                 yield prefix + node.name, arguments_of(f"def {node.name}({ast.unparse(node.args)})")
