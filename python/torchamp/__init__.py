@@ -1,9 +1,5 @@
 """torchamp: mixed precision training at apex's opt levels, for today's PyTorch."""
 
-import importlib.abc
-import sys
-from typing import TYPE_CHECKING, Any
-
 from torchamp import amp, ops, optimizers
 from torchamp._load import _C, __version__, build_info, cmake_prefix_path
 from torchamp.amp._amp import Amp
@@ -20,30 +16,6 @@ def install_as_apex() -> None:
     from torchamp.compat.alias import install
 
     install()
-
-
-class _SubstitutedNames(importlib.abc.MetaPathFinder):
-    """Finds nothing, and says of modules that apex alone has where they are."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
-        if name.startswith("torchamp."):
-            from torchamp.compat.alias import refuse_substituted
-
-            refuse_substituted(name)
-
-
-sys.meta_path.append(_SubstitutedNames())
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        try:
-            if not name.startswith("_"):
-                _SubstitutedNames().find_spec(f"{__name__}.{name}", None)
-        except ModuleNotFoundError as error:
-            message = str(error)
-        raise AttributeError(message)
 
 
 __all__ = [

@@ -14,8 +14,7 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
-from types import CodeType, ModuleType
-from typing import Any
+from types import ModuleType
 
 from torchamp.compat import _gone
 
@@ -89,11 +88,6 @@ class AliasLoader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._own_spec
 
-    def get_code(self, name: str) -> CodeType | None:
-        """For `python -m`."""
-        spec: Any = _find_target(name)
-        return spec.loader.get_code(spec.name)
-
 
 class CompletingLoader(importlib.abc.Loader):
     """Loads a real module of apex's, then adds what it lacks."""
@@ -153,18 +147,6 @@ def _refuse_gone(name: str) -> None:
     message = _gone.message_of(name)
     if message is not None:
         raise ModuleNotFoundError(message, name=name)
-
-
-def refuse_substituted(name: str) -> None:
-    """Raises ModuleNotFoundError for a module that torchamp lacks, where apex has one of that name:
-    some programs are ported by writing torchamp for apex everywhere."""
-    apexs = name.replace("torchamp", "apex", 1)
-    message = _gone.message_of(apexs)
-    if message is None and not name.startswith("torchamp.compat.") and _find_target(apexs):
-        own = name.partition(".")[2]
-        message = f"torchamp has no {own}: call torchamp.install_as_apex(), and import {apexs}"
-    if message is not None:
-        raise ModuleNotFoundError(message, name=apexs)
 
 
 def _alias_spec(name: str) -> importlib.machinery.ModuleSpec | None:

@@ -5,7 +5,6 @@ import pkgutil
 
 import pytest
 
-import torchamp
 from torchamp.compat._gone import INSTEAD
 
 #: Those in packages: an import of another one says that its parent is none.
@@ -51,39 +50,6 @@ def test_attributes_say_what_to_use_instead(name):
     assert str(raised.value) == message_of(name)
     with pytest.raises(AttributeError, match=f"^module '{module}' has no attribute 'nothing'$"):
         _ = importlib.import_module(module).nothing
-
-
-@pytest.mark.parametrize("name", ["parallel", "fp16_utils", "amp.handle", "mlp", "fused_dense"])
-def test_imports_after_a_substitution_say_what_to_import(name):
-    """Of apex by torchamp in the whole program, as by sed."""
-    message = f"torchamp has no {name}: call torchamp.install_as_apex(), and import apex.{name}"
-    if f"apex.{name}" in INSTEAD:
-        message = message_of(f"apex.{name}")
-    module, _, last = f"torchamp.{name}".rpartition(".")
-    for statement in (
-        f"import torchamp.{name}",
-        f"from torchamp.{name} import x",
-        f"from {module} import {last}",
-    ):
-        with pytest.raises(ModuleNotFoundError) as raised:
-            exec(statement, {})
-        assert str(raised.value) == message
-    assert not hasattr(importlib.import_module(module), last)
-    if module == "torchamp":
-        with pytest.raises(AttributeError) as raised:
-            getattr(torchamp, last)
-        assert str(raised.value) == message
-
-
-def test_other_names_are_python_s():
-    for name in ("nothing", "nothing.at.all", "compat.nothing", "compat.apex.nothing", "_nothing"):
-        with pytest.raises(ModuleNotFoundError, match="^No module named 'torchamp."):
-            importlib.import_module(f"torchamp.{name}")
-    with pytest.raises(ImportError, match="^cannot import name 'nothing' from 'torchamp'"):
-        exec("from torchamp import nothing", {})
-    for name in ("nothing", "_nothing"):
-        with pytest.raises(AttributeError, match=f"^module 'torchamp' has no attribute '{name}'$"):
-            getattr(torchamp, name)
 
 
 @every
