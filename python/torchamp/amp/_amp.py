@@ -17,7 +17,7 @@ from torchamp.amp._initialize import check_enabled, prepare
 from torchamp.amp._optimizer.loss import (
     LossContext,
     PlainLoss,
-    context_of,
+    ScaledLoss,
     end_backwards,
     scaled,
 )
@@ -97,7 +97,7 @@ class Amp:
         if self._session is None:
             return PlainLoss(loss)
         states = self._states("scale_loss", self._session, optimizers)
-        return context_of(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+        return ScaledLoss(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
     def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         """See amp.scale."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, Union
 
 import torch
 
-from torchamp._arguments import expect, is_boolean, type_of
+from torchamp._arguments import expect, is_boolean
 from torchamp._load import _C
 from torchamp._logging import warn
 from torchamp.amp._casts.explain import explain_backward, explain_change
@@ -17,23 +17,16 @@ from torchamp.amp._run.ranks import leave_unsynced
 from torchamp.amp._run.session import Last, OptimizerSession, Session, common_session
 
 
-class LossContext(Protocol):
-    """What amp.scale_loss returns."""
-
-    def __enter__(self) -> torch.Tensor:
-        """The scaled loss."""
-
-    def __exit__(self, kind: object, /, *others: object) -> None:
-        """Unscales and checks the grads, and updates the loss scale."""
-
-    def backward(self, *args: Any, **kwargs: Any) -> None:
-        """All of it: the scaled loss's backward, with these arguments, in the context."""
-        with self as scaled_loss:
-            scaled_loss.backward(*args, **kwargs)
+def _backward(self: LossContext, *args: Any, **kwargs: Any) -> None:
+    """All of it: the scaled loss's backward, with these arguments, in the context."""
+    with self as scaled_loss:
+        scaled_loss.backward(*args, **kwargs)
 
 
-class PlainLoss(contextlib.nullcontext, LossContext):
+class PlainLoss(contextlib.nullcontext[torch.Tensor]):
     """The context after initialize(enabled=False)."""
+
+    backward = _backward
 
 
 class ScaledLoss(_C.Backward):
@@ -49,15 +42,15 @@ class ScaledLoss(_C.Backward):
         delay_unscale: bool | None,
         delay_overflow_check: bool,
     ) -> None:
+        _check_loss("scale_loss", session, loss)
+        for state in states:
+            state.check_float32()
         if delay_unscale is None:
             delay_unscale = _is_unsynced(session, states)
-        else:
-            is_right = is_boolean(delay_unscale)
-            expect(is_right, "scale_loss", "delay_unscale", "True, False or None", delay_unscale)
-        if delay_overflow_check is not False:
-            is_right = is_boolean(delay_overflow_check)
-            what = "True or False"
-            expect(is_right, "scale_loss", "delay_overflow_check", what, delay_overflow_check)
+        is_right, what = is_boolean(delay_unscale), "True, False or None"
+        expect(is_right, "scale_loss", "delay_unscale", what, delay_unscale)
+        is_right, what = is_boolean(delay_overflow_check), "True or False"
+        expect(is_right, "scale_loss", "delay_overflow_check", what, delay_overflow_check)
         super().__init__(
             [state.core for state in states],
             session.scaler(loss_id, "scale_loss"),
@@ -73,7 +66,7 @@ class ScaledLoss(_C.Backward):
     def __repr__(self) -> str:
         return f"ScaledLoss(loss_id={self._loss_id}, optimizers={len(self._states)})"
 
-    backward = LossContext.backward
+    backward = _backward
 
     def __enter__(self) -> torch.Tensor:
         session = self._session
@@ -108,15 +101,17 @@ class ScaledLoss(_C.Backward):
         return self.scale(self._loss)
 
 
+#: What amp.scale_loss returns.
+LossContext = Union[PlainLoss, ScaledLoss]
+
+
 def _is_unsynced(session: Session, states: Sequence[OptimizerSession]) -> bool:
     """Whether DistributedDataParallel or fully_shard leaves grads to this rank, and reduces them
     with those of a later backward: they wait for it, scaled."""
     if session.shards and leave_unsynced(session.models()):
         return True
-    for each in session.data_parallel:
-        if each.is_unsynced and each.reaches([state.core for state in states]):
-            return True
-    return False
+    cores = [state.core for state in states]
+    return any(each.is_unsynced and each.reaches(cores) for each in session.data_parallel)
 
 
 def scale_loss(
@@ -153,31 +148,15 @@ def scale_loss(
     if states is None:
         return PlainLoss(loss)
     session = common_session("scale_loss", states)
-    return context_of(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
-
-
-def context_of(
-    session: Session,
-    states: Sequence[OptimizerSession],
-    loss: torch.Tensor,
-    loss_id: int,
-    delay_unscale: bool | None,
-    delay_overflow_check: bool,
-) -> LossContext:
-    """What scale_loss returns."""
-    if not isinstance(loss, torch.Tensor):
-        _refuse_loss("scale_loss", loss)
-    session.check_trains("scale_loss")
-    if session.awaits_loss:
-        session.check_order()
-    for state in states:
-        if state.float32_param is not None:
-            state.check_float32()
     return ScaledLoss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
-def _refuse_loss(function: str, loss: Any) -> NoReturn:
-    raise TypeError(f"{function}: expected loss to be a floating-point tensor, got {type_of(loss)}")
+def _check_loss(function: str, session: Session, loss: Any) -> None:
+    """Raises TypeError or RuntimeError, which name `function`, unless `loss` can be scaled."""
+    expect(isinstance(loss, torch.Tensor), function, "loss", "a floating-point tensor", loss)
+    session.check_trains(function)
+    if session.awaits_loss:
+        session.check_order()
 
 
 def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
@@ -203,11 +182,7 @@ def scale(loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
 
 def scaled(session: Session, loss: torch.Tensor, loss_id: int) -> torch.Tensor:
     """What scale returns."""
-    if not isinstance(loss, torch.Tensor):
-        _refuse_loss("scale", loss)
-    session.check_trains("scale")
-    if session.awaits_loss:
-        session.check_order()
+    _check_loss("scale", session, loss)
     return session.scaler(loss_id, "scale").scale(loss)
 
 
