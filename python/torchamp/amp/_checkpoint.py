@@ -50,15 +50,21 @@ def run_of(
     optimizers: list[torch.optim.Optimizer],
     session: Session | None,
 ) -> Run:
-    """`session`: None if initialize was disabled. Raises RuntimeError, which names `function`,
-    after release()."""
+    """`session`: None if initialize was disabled. Raises RuntimeError after release(), and
+    TypeError for DTensors, which name `function`."""
     bare = [
         uncompiled(m.module) if isinstance(m, (DataParallel, DistributedDataParallel)) else m
         for m in models
     ]
+    if session is not None:
+        session.check_not_released(function)
+    if are_sharded(bare):
+        raise TypeError(
+            f"{function}: expected models of plain tensors, got DTensors; save their state dicts "
+            "and the optimizers' by torch.distributed.checkpoint, and amp.state_dict()"
+        )
     if session is None:
         return Run(bare, optimizers, "disabled", [])
-    session.check_not_released(function)
     return Run(bare, optimizers, session.settings.properties.opt_level, session.scalers)
 
 
@@ -67,18 +73,9 @@ def _check_file(function: str, file: Any, method: str) -> None:
     expect(is_right, function, "file", "a path or a binary file", file)
 
 
-def _check_not_sharded(function: str, run: Run) -> None:
-    if are_sharded(run.models):
-        raise TypeError(
-            f"{function}: expected models of plain tensors, got DTensors; save their state dicts "
-            "and the optimizers' by torch.distributed.checkpoint, and amp.state_dict()"
-        )
-
-
 def save(run: Run, file: File, extra: Mapping[str, Any] | None = None) -> None:
     """See amp.save. A TypeError names what in a state dict or in `extra` cannot be saved."""
     _check_file("save", file, "write")
-    _check_not_sharded("save", run)
     checkpoint = {
         checks.MARK: checks.FORMAT,
         "opt_level": run.opt_level,
@@ -113,7 +110,6 @@ def _write(checkpoint: dict[str, Any], file: File) -> None:
 def load(run: Run, file: File) -> dict[str, Any]:
     """See amp.load. Checks everything before it changes anything."""
     _check_file("load", file, "read")
-    _check_not_sharded("load", run)
     checkpoint = _read(file)
     checks.check_header(run.opt_level, checkpoint)
     models = checks.entries_of(checkpoint, "models", "models", len(run.models))

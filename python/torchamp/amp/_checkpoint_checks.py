@@ -262,16 +262,12 @@ def _wanted_states(
     """The states of the parameters of `group`."""
     if isinstance(optimizer, FusedOptimizer):
         algorithm = optimizer.algorithm_of(group)
-        return [_wanted_by_fused(algorithm, param) for param in params]
+        required, names = _C.required_states(algorithm), _C.state_names(algorithm)
+        numbers = dict.fromkeys(required, 0.0)
+        return [_Wanted({**numbers, **dict.fromkeys(names, p)}, set(required)) for p in params]
     may_be_missing = {"momentum_buffer"} if type(optimizer) is torch.optim.SGD else set()
     states = first_states(type(optimizer), group, params)
     return [_Wanted(state, state.keys() - may_be_missing) for state in states]
-
-
-def _wanted_by_fused(algorithm: _C.StepAlgorithm, param: torch.Tensor) -> _Wanted:
-    required = _C.required_states(algorithm)
-    numbers = dict.fromkeys(required, 0.0)
-    return _Wanted({**numbers, **dict.fromkeys(_C.state_names(algorithm), param)}, set(required))
 
 
 def first_states(
