@@ -97,8 +97,9 @@ def check_scripted(models: list[torch.nn.Module], settings: Settings, kept: Floa
 
 
 def _check_is_new(where: str, model: torch.nn.Module) -> None:
+    """A model of an earlier initialize that is still float32 may start again."""
     for name, module in model.named_modules():
-        if isinstance(module, AmpModel) and not _may_start_again(module, module is model):
+        if isinstance(module, AmpModel) and module._torchamp.is_cast(module is model):
             part = f"{where}.{name}" if name else where
             if module._torchamp.is_for_inference:
                 raise RuntimeError(
@@ -110,13 +111,6 @@ def _check_is_new(where: str, model: torch.nn.Module) -> None:
                 "already, but it is; pass all models and optimizers that belong together to one "
                 "call, or end the earlier training by amp.release(model)"
             )
-
-
-def _may_start_again(module: AmpModel, is_whole: bool) -> bool:
-    """Whether a model of an earlier initialize can be initialized again: its parameters are still
-    float32, and, for a part of a model, its forward is unchanged."""
-    state = module._torchamp
-    return state.input_type in (None, torch.float32) if is_whole else not state.changes_forward
 
 
 def _check_tensors(where: str, model: torch.nn.Module) -> None:

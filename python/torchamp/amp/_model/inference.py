@@ -60,20 +60,15 @@ def _check(model: torch.nn.Module, dtype: torch.dtype) -> None:
                 "DTensor; cast before fully_shard or parallelize_module"
             )
     for name, module in model.named_modules():
-        if isinstance(module, AmpModel) and _is_cast(module, module is model):
+        is_whole = module is model
+        if not isinstance(module, AmpModel) or (is_whole and module._torchamp.is_for_inference):
+            continue
+        if module._torchamp.is_cast(is_whole):
             part = f"model.{name}" if name else "model"
             raise RuntimeError(
                 f"cast_for_inference: expected {part} ({type(module).__name__}) to be in float32, "
                 "got one that initialize has cast for training; cast a copy.deepcopy of it"
             )
-
-
-def _is_cast(module: AmpModel, is_whole: bool) -> bool:
-    """Whether the module is in training in low precision, or is a part whose own forward casts."""
-    state = module._torchamp
-    if is_whole:
-        return state.session is not None and state.input_type not in (None, torch.float32)
-    return state.changes_forward
 
 
 class AveragedModel(swa_utils.AveragedModel):

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import (
-    Callable,
-)
+from collections.abc import Callable
 from typing import Any, NoReturn, SupportsIndex
 
 import torch
@@ -73,6 +71,12 @@ class ModelState:
     @property
     def is_for_inference(self) -> bool:
         return self.session is None and self.output_type is not None
+
+    def is_cast(self, is_whole: bool) -> bool:
+        """Whether the model is in another dtype than float32, or, as a part of one, casts what it
+        is called with."""
+        is_wide = self.input_type in (None, torch.float32)
+        return not is_wide if is_whole else self.changes_forward
 
     def __getstate__(self) -> dict:
         """Copies and pickles belong to no session, and only those for inference cast."""
