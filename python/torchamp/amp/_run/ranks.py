@@ -65,14 +65,12 @@ def _check_group(function: str, group: Any) -> None:
 
 def agreement_over(groups: Sequence[Any]) -> _C.Agreement:
     """An agreement of the ranks of `groups`, which reduce one after the other: together they are
-    those of a mesh. Empty: this rank alone."""
+    those of a mesh."""
 
     def all_reduce_max(tensor: torch.Tensor) -> None:
         for group in groups:
             distributed.all_reduce(tensor, distributed.ReduceOp.MAX, group)
 
-    if not groups:
-        return _C.Agreement(None, 0, 1)
     return _C.Agreement(all_reduce_max, distributed.get_rank(), distributed.get_world_size())
 
 
@@ -192,16 +190,11 @@ def fsdp_policy(opt_level: str) -> MixedPrecisionPolicy:
     `fsdp_policy("O0")`.
 
     Raises:
-        RuntimeError: for an unknown level, and for a torch without fully_shard.
+        RuntimeError: for an unknown level.
         ValueError: for O3, which has no masters.
     """
-    try:
-        from torch.distributed.fsdp import MixedPrecisionPolicy
-    except ImportError:
-        raise RuntimeError(
-            "fsdp_policy: expected a torch with torch.distributed.fsdp.fully_shard, 2.6 or later, "
-            f"got {torch.__version__}"
-        ) from None
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
     try:
         properties = settings_for(opt_level).properties
     except RuntimeError as error:

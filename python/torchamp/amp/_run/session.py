@@ -241,9 +241,10 @@ class Session:
         self._models, self._parts, self._optimizers = [], [], []
 
 
-def _open_one(last: Callable[[], _C.Loan | None] | None) -> _C.Loan | None:
-    loan = last() if last is not None else None
-    return loan if loan is not None and loan.is_open else None
+def _open_one(last: Callable[[], Any] | None) -> Any:
+    """The step or loan of a weak reference, while it is open."""
+    found = last() if last is not None else None
+    return found if found is not None and found.is_open else None
 
 
 def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
@@ -359,8 +360,7 @@ class OptimizerSession:
     @property
     def open_step(self) -> _C.Step | None:
         """The step that has lent the optimizer its masters."""
-        step = self._last_step() if self._last_step is not None else None
-        return step if step is not None and step.is_open else None
+        return _open_one(self._last_step)
 
     @property
     def open_loans(self) -> list[_C.Loan]:
