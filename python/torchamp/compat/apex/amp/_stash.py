@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -41,15 +40,15 @@ class Stash:
 
     @property
     def fp16_groups(self) -> list[list[torch.Tensor]]:
-        return self._groups(lambda param, master: param if param is not master else None)
+        return [[param for param, own in group if param is not own] for group in self._pairs()]
 
     @property
     def fp32_from_fp16_groups(self) -> list[list[torch.Tensor]]:
-        return self._groups(lambda param, master: master if param is not master else None)
+        return [[own for param, own in group if param is not own] for group in self._pairs()]
 
     @property
     def fp32_from_fp32_groups(self) -> list[list[torch.Tensor]]:
-        return self._groups(lambda param, master: param if param is master else None)
+        return [[param for param, own in group if param is own] for group in self._pairs()]
 
     @property
     def all_fp16_params(self) -> list[torch.Tensor]:
@@ -76,13 +75,11 @@ class Stash:
     def _model_params(self) -> list[torch.Tensor]:
         return params_of([self._optimizer()])
 
-    def _groups(self, choose: Callable) -> list[list[torch.Tensor]]:
+    def _pairs(self) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+        """By group, the parameters with what is stepped for them: their master, or themselves."""
         self._state.core.show_grads()
-        groups = [
-            [choose(param, _C.stepped_for(param)) for param in group["params"]]
-            for group in self._optimizer().param_groups
-        ]
-        return [[param for param in group if param is not None] for group in groups]
+        groups = self._optimizer().param_groups
+        return [[(param, _C.stepped_for(param)) for param in group["params"]] for group in groups]
 
 
 def attach_stash(optimizer: Any) -> None:

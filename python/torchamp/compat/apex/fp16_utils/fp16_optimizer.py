@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from typing import Any
 
 import torch
@@ -14,6 +13,15 @@ from torchamp._logging import log
 from torchamp.amp._casts.masters import LOW_PRECISION, params_of
 
 __all__ = ["FP16_Optimizer"]
+
+
+def _of_optimizer(name: str) -> Any:
+    """The attribute of that name of the optimizer inside."""
+
+    def set_(self: FP16_Optimizer, value: Any) -> None:
+        setattr(self.optimizer, name, value)
+
+    return property(lambda self: getattr(self.optimizer, name), set_)
 
 
 class FP16_Optimizer:  # noqa: N801  apex's name
@@ -166,22 +174,9 @@ class FP16_Optimizer:  # noqa: N801  apex's name
     def loss_scale(self, value: float) -> None:
         self.loss_scaler.set_loss_scale(value)
 
-    @property
-    def state(self) -> defaultdict[torch.Tensor, Any]:
-        return self.optimizer.state
-
-    @state.setter
-    def state(self, value: defaultdict[torch.Tensor, Any]) -> None:
-        self.optimizer.state = value
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The optimizer's, with the masters."""
-        return self.optimizer.param_groups
-
-    @param_groups.setter
-    def param_groups(self, value: list[dict[str, Any]]) -> None:
-        self.optimizer.param_groups = value
+    state: Any = _of_optimizer("state")
+    #: With the masters.
+    param_groups: Any = _of_optimizer("param_groups")
 
     def __getstate__(self) -> None:
         raise RuntimeError("FP16_Optimizer: expected state_dict() to be saved, not the object")

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_norm_ as clip_grad_norm
 
 from torchamp import ops
-from torchamp.amp._casts.cast import cast_own_tensors
+from torchamp.amp._casts.cast import Float32Parts, cast_model, cast_own_tensors
 
 __all__ = [
     "BN_convert_float",
@@ -62,11 +62,8 @@ def convert_module(module: nn.Module, dtype: torch.dtype) -> None:
 
 def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Gives the network `dtype`, in place, but for affine batch norms; returns it."""
-    for module in network.modules():
-        if not _is_affine_norm(module):
-            cast_own_tensors(module, dtype)
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()
+    norms = Float32Parts([network], (lambda _, module: _is_affine_norm(module),))
+    cast_model(network, dtype, keep_batchnorm_fp32=False, kept=norms)
     return network
 
 

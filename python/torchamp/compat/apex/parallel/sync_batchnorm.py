@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 __all__ = ["SyncBatchNorm", "convert_syncbn_model", "create_syncbn_process_group"]
 
@@ -63,7 +62,7 @@ def convert_syncbn_model(
 ) -> nn.Module:
     """Replaces every batch norm in `module` by a SyncBatchNorm; returns it, or its replacement.
     Parameters, buffers and modes are kept; instance norms and norms over ranks are left alone."""
-    if isinstance(module, (_InstanceNorm, nn.SyncBatchNorm, SyncBatchNorm)):
+    if isinstance(module, (nn.SyncBatchNorm, SyncBatchNorm)):
         return module
     if not isinstance(module, _BatchNorm):
         for name, child in module.named_children():
