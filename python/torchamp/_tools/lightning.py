@@ -53,7 +53,10 @@ class PrecisionMethods:
             self._amp = Amp(list(_called(module)), optimizers, **self._options)
             if scales:
                 self._amp.load_state_dict(scales)
-            _release_at_end(module.trainer.callbacks, self._release_callback, self._amp)
+            callbacks, kind = module.trainer.callbacks, self._release_callback
+            # Behind those that save checkpoints, and without the last fit's.
+            callbacks[:] = [each for each in callbacks if not isinstance(each, kind)]
+            callbacks.append(kind(self._amp))
         return model, optimizers, lr_schedulers
 
     def _unwrapped(self, model: torch.nn.Module) -> Any:
@@ -121,12 +124,6 @@ class ReleaseMethods:
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Makes them plain again, too."""
         self.amp.release()
-
-
-def _release_at_end(callbacks: list[Any], kind: type, amp: Amp) -> None:
-    """Puts the callback behind those that save checkpoints, and drops the last fit's."""
-    callbacks[:] = [each for each in callbacks if not isinstance(each, kind)]
-    callbacks.append(kind(amp))
 
 
 def _called(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

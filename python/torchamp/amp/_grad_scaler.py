@@ -89,15 +89,13 @@ class GradScaler(torch.amp.GradScaler):
         """One line: scale and rule. Waits for the device, but not while a graph is captured."""
         if not self._enabled:
             return "GradScaler(enabled=False)"
+        is_captured = self._device == "cuda" and torch.cuda.is_current_stream_capturing()
+        scale = "on the device" if is_captured else f"{self.get_scale():g}"
         return (
-            f"GradScaler(scale={self._shown_scale()}, growth_factor={self.get_growth_factor():g}, "
+            f"GradScaler(scale={scale}, growth_factor={self.get_growth_factor():g}, "
             f"backoff_factor={self.get_backoff_factor():g}, "
             f"growth_interval={self.get_growth_interval()}, device={self._device})"
         )
-
-    def _shown_scale(self) -> str:
-        is_captured = self._device == "cuda" and torch.cuda.is_current_stream_capturing()
-        return "on the device" if is_captured else f"{self.get_scale():g}"
 
     def scale(self, outputs: Any) -> Any:
         """Returns `outputs`, a floating tensor, in float32, or lists and tuples of such, times the

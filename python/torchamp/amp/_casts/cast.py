@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-)
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Union
 
 import torch

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import traceback
-from collections.abc import (
-    Iterable,
-)
+from collections.abc import Iterable
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -21,7 +19,7 @@ def explain(
     model: torch.nn.Module,
     device: torch.device,
     dtype: torch.dtype | None,
-    autocast_type: torch.dtype | None = None,
+    autocast_type: torch.dtype | None,
 ) -> None:
     """Adds a note with the likely cause and a remedy to an error about dtypes that the forward of
     `model`, on `device`, has raised, if it is cast to `dtype`, or its ops to `autocast_type`, of 16
@@ -105,7 +103,10 @@ def _mismatch_note(running: list[torch.nn.Module], model: torch.nn.Module) -> st
             f"has not cast to {dtype}, because it is no submodule; assign it to an attribute or "
             "put it in a torch.nn.ModuleList, before initialize"
         )
-    for name, param in _added(module, dtype):
+    is_norm = isinstance(module, _BatchNorm)
+    for name, param in () if is_norm else module.named_parameters(recurse=False):
+        if param.dtype == dtype:
+            continue
         return (
             f"parameter {name!r} of {where} is in {param.dtype}, in a model that initialize has "
             f"cast to {dtype}; add or replace modules before initialize"
@@ -124,13 +125,6 @@ def _or_kept(running: list[torch.nn.Module], model: torch.nn.Module) -> str:
     is_kept = any(state and state.input_type == torch.float32 for state in states)
     name = _name_of(running[-1], model)
     return f", or initialize with keep_fp32={name!r}" if name and not is_kept else ""
-
-
-def _added(module: torch.nn.Module, dtype: torch.dtype) -> list[tuple[str, torch.nn.Parameter]]:
-    """The parameters of `module` that initialize would have cast."""
-    own = module.named_parameters(recurse=False)
-    is_norm = isinstance(module, _BatchNorm)
-    return [] if is_norm else [(name, param) for name, param in own if param.dtype != dtype]
 
 
 def _running(model: torch.nn.Module, error: Exception) -> list[torch.nn.Module]:

@@ -58,10 +58,10 @@ def params_of(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
     ]
 
 
-def listed_optimizers(function: str, values: Any, name: str = "optimizers") -> list:
+def listed_optimizers(function: str, optimizers: Any) -> list:
     """Optimizers, or one, as a list. Raises TypeError, which names the function and the argument,
     for anything else."""
-    chosen = listed(function, name, values)
+    chosen = listed(function, "optimizers", optimizers)
     for i, optimizer in enumerate(chosen):
-        check_optimizer(function, optimizer, f"{name}[{i}]")
+        check_optimizer(function, optimizer, f"optimizers[{i}]")
     return chosen

@@ -9,14 +9,7 @@ import dataclasses
 import inspect
 import operator
 import types
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-    Set,
-)
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
 from typing import Any
 
 import torch

@@ -13,7 +13,7 @@ import functools
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, SupportsIndex
 
 import torch
@@ -125,11 +125,6 @@ def is_as_swapped(instance: Swapped) -> bool:
     return "_torchamp_original" in vars(type(instance))
 
 
-def restore_class(instance: Swapped) -> None:
-    """Undoes swap_class."""
-    instance.__class__ = instance._torchamp_original
-
-
 @functools.cache
 def _type_of(metaclass: type) -> type:
     """A SwappedType that is a `metaclass` too."""
@@ -173,15 +168,8 @@ class PlainState(NamedTuple):
 
 def plain_state(own: Any, tensors: Iterable[torch.Tensor], cast_to: Any) -> PlainState:
     """own: as the user's class gives it. cast_to: what initialize has made of `tensors`."""
-    return PlainState(own, list(_values(tensors, cast_to)))
-
-
-def _values(
-    tensors: Iterable[torch.Tensor], cast_to: torch.dtype | None
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    for tensor in tensors:
-        if tensor.dtype == cast_to and may_be_cast(tensor):
-            yield tensor, float32_of(tensor, tensor.detach())
+    cast = (tensor for tensor in tensors if tensor.dtype == cast_to and may_be_cast(tensor))
+    return PlainState(own, [(each, float32_of(each, each.detach())) for each in cast])
 
 
 def make_plain(model: torch.nn.Module) -> None:
@@ -194,7 +182,7 @@ def restore(models: Iterable[Any]) -> None:
     """Gives each its class and its forward back."""
     for model in list(models):
         vars(model).pop("_torchamp", None)
-        restore_class(model)
+        model.__class__ = model._torchamp_original
         unbind_forward(model)
         for module in model.modules():
             if isinstance(module, torch.nn.RNNBase):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import distributed
 
 from torchamp._arguments import expect, is_number
 from torchamp._load import _C
-from torchamp._shards import counted_elsewhere, mesh_groups_of
+from torchamp._shards import Shards, counted_elsewhere, mesh_groups_of
 from torchamp.amp._casts.masters import listed_optimizers, params_of
 from torchamp.amp._optimizer.optimizer import Optimizers, states_of
 from torchamp.amp._run.session import OptimizerSession
@@ -48,7 +47,8 @@ def clip_grad_norm_(
         return torch.nn.utils.clip_grad_norm_(params_of(chosen), max_norm, norm_type)
     _check_bound("clip_grad_norm_", "max_norm", max_norm)
     expect(is_number(norm_type), "clip_grad_norm_", "norm_type", "a number", norm_type)
-    if norm_type != 2.0 and _are_sharded(states):
+    shards = _shards_of(states)
+    if norm_type != 2.0 and shards:
         raise ValueError(
             "clip_grad_norm_: expected norm_type to be 2 with DTensors, where ranks sum squares, "
             f"got {norm_type}"
@@ -56,7 +56,7 @@ def clip_grad_norm_(
     if _is_plain(states):
         params = list(dict.fromkeys(params_of(chosen)))
         return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type)
-    with _mirrored(states):
+    with shards.mirrored():
         return _clip_by_norm(states, params_of(chosen), max_norm, norm_type)
 
 
@@ -80,7 +80,7 @@ def clip_grad_value_(optimizers: Optimizers, clip_value: float) -> None:
     if states is None:
         return torch.nn.utils.clip_grad_value_(params_of(chosen), clip_value)
     _check_bound("clip_grad_value_", "clip_value", clip_value)
-    with _mirrored(states):
+    with _shards_of(states).mirrored():
         clipped = _unscaled("clip_grad_value_", states)
         if clipped:  # torch's own raises where there is nothing to clip
             torch.nn.utils.clip_grad_value_(clipped, clip_value)
@@ -94,18 +94,14 @@ def _check_bound(function: str, argument: str, bound: Any) -> None:
 
 def _is_plain(states: Sequence[OptimizerSession]) -> bool:
     """Whether training is the program's own. torch's clip refuses DTensors of several meshes."""
-    if not states or _are_sharded(states):
+    if not states or _shards_of(states):
         return False
     properties = states[0].session.settings.properties
     return properties.opt_level == "O0" and properties.loss_scale == 1.0
 
 
-def _are_sharded(states: Sequence[OptimizerSession]) -> bool:
-    return bool(states and states[0].session.shards)
-
-
-def _mirrored(states: Sequence[OptimizerSession]) -> contextlib.AbstractContextManager[None]:
-    return states[0].session.shards.mirrored() if states else contextlib.nullcontext()
+def _shards_of(states: Sequence[OptimizerSession]) -> Shards:
+    return states[0].session.shards if states else Shards()
 
 
 def _clip_by_norm(
@@ -115,7 +111,7 @@ def _clip_by_norm(
     norm_type: float,
 ) -> torch.Tensor:
     cores = list(dict.fromkeys(state.core for state in states))
-    groups = mesh_groups_of(params) if _are_sharded(states) else []
+    groups = mesh_groups_of(params) if _shards_of(states) else []
     if not groups:
         return _C.clip_grad_norm(cores, max_norm, norm_type)
 
