@@ -15,6 +15,7 @@ from torchamp.amp import _checkpoint
 from torchamp.amp._casts.masters import check_optimizer, listed_optimizers, params_of
 from torchamp.amp._initialize import check_enabled, prepare
 from torchamp.amp._optimizer.loss import (
+    DTensorLoss,
     LossContext,
     PlainLoss,
     ScaledLoss,
@@ -94,10 +95,12 @@ class Amp:
         delay_overflow_check: bool = False,
     ) -> LossContext:
         """See amp.scale_loss."""
-        if self._session is None:
+        session = self._session
+        if session is None:
             return PlainLoss(loss)
-        states = self._states("scale_loss", self._session, optimizers)
-        return ScaledLoss(self._session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+        states = self._states("scale_loss", session, optimizers)
+        context = DTensorLoss if session.shards else ScaledLoss
+        return context(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
     def scale(self, loss: torch.Tensor, loss_id: int = 0) -> torch.Tensor:
         """See amp.scale."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch._C._autograd import _profiler_enabled
@@ -186,7 +186,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             or self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
             or _global_optimizer_post_hooks
-            or not all(map(_is_torchamps, _global_optimizer_pre_hooks.values()))
+            or not _global_optimizer_pre_hooks.keys() <= self._amps_hooks
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -233,6 +233,8 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     #: What torchamp.amp replaces.
     _gated_step: Callable[..., Any] = _fused_step
+    #: torchamp.amp's, by key, which are for other optimizers.
+    _amps_hooks: ClassVar[set[int]] = set()
 
     _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 
@@ -344,8 +346,3 @@ def _overrides_step(subclass: type[FusedOptimizer]) -> bool:
         if "step" in vars(base):
             return "_steps_fused" not in vars(base)
     return False
-
-
-def _is_torchamps(hook: Any) -> bool:
-    """Whether torchamp.amp has registered it, for others than fused optimizers."""
-    return getattr(hook, "is_torchamps", False)

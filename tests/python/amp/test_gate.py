@@ -120,6 +120,7 @@ def patch_hiding(optimizer: Any) -> None:
 
 def new(base: type) -> Step:
     """Makes one of a class and a base of its own, to be patched."""
+    base([torch.zeros(1)], lr=0.125)  # torch wraps the step that the class of the first one has
     return lambda *args, **options: type("Own", (type("Base", (base,), {}),), {})(*args, **options)
 
 

@@ -87,7 +87,8 @@ class Conversion:
 
     def _noted(self, given: Any, made: Any) -> tuple[Any, bool]:
         if self.copies is not None:
-            self.copies.append((given, made, _state(made)))
+            state = made._version if isinstance(made, torch.Tensor) else _elements(made)
+            self.copies.append((given, made, state))
         return made, True
 
     def _convert_object(self, value: Any) -> tuple[Any, bool]:
@@ -142,10 +143,6 @@ def name_of_argument(
         if any(given is tensor for given, _, _ in copies):
             return name
     return ""
-
-
-def _state(made: Any) -> Any:
-    return made._version if isinstance(made, torch.Tensor) else _elements(made)
 
 
 def _is_written(copy: Copy) -> bool:

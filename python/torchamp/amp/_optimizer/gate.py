@@ -163,7 +163,7 @@ class Gates:
             # Contents that are exchanged, and who owns them, are no business of a graph's.
             self._around_step = torch.compiler.disable(self._around_step)
             Gates.find_stranger = torch.compiler.disable(Gates.find_stranger)  # type: ignore
-            register_optimizer_step_pre_hook(self._discoverer())
+            FusedOptimizer._amps_hooks.add(register_optimizer_step_pre_hook(self._discoverer()).id)
             FusedOptimizer._gated_step = _gate(FusedOptimizer._fused_step, self._around_step)
         for name, around in self._around_inherited.items():
             if not _is_gate(getattr(kind, name)):
@@ -184,8 +184,6 @@ class Gates:
             if id(type(optimizer)) not in kinds and not is_stranger(optimizer):
                 self._install(type(optimizer))
 
-        #: Tells FusedOptimizer that it is no hook of the program's.
-        discover.is_torchamps = True  # type: ignore[attr-defined]
         return discover
 
     def _gate_step(self, base: type[Optimizer]) -> None:

@@ -44,13 +44,16 @@ class ScaledLoss(_C.Backward):
     ) -> None:
         _check_loss("scale_loss", session, loss)
         for state in states:
-            state.check_float32()
+            if state.float32_param is not None:
+                state.check_float32(state.float32_param())
         if delay_unscale is None:
             delay_unscale = _is_unsynced(session, states)
-        is_right, what = is_boolean(delay_unscale), "True, False or None"
-        expect(is_right, "scale_loss", "delay_unscale", what, delay_unscale)
-        is_right, what = is_boolean(delay_overflow_check), "True or False"
-        expect(is_right, "scale_loss", "delay_overflow_check", what, delay_overflow_check)
+        else:
+            is_right = is_boolean(delay_unscale)
+            expect(is_right, "scale_loss", "delay_unscale", "True, False or None", delay_unscale)
+        if delay_overflow_check is not False:
+            is_right, what = is_boolean(delay_overflow_check), "True or False"
+            expect(is_right, "scale_loss", "delay_overflow_check", what, delay_overflow_check)
         super().__init__(
             [state.core for state in states],
             session.scaler(loss_id, "scale_loss"),
@@ -69,24 +72,22 @@ class ScaledLoss(_C.Backward):
     backward = _backward
 
     def __enter__(self) -> torch.Tensor:
-        session = self._session
         try:
-            with session.shards.mirrored():
-                return super().__enter__()
+            return super().__enter__()
         except RuntimeError as error:
+            session = self._session
             explain_change(error, session.models(), session.settings.properties.cast_model_type)
             raise
 
     def __exit__(self, kind: object, *others: object) -> None:
         for error in others if kind is not None else ():
             explain_backward(error)
-        with self._session.shards.mirrored():
-            super().__exit__(kind, *others)
-            if self.warning:
-                warn(self.warning)
-            for state in self._states if kind is None else ():
-                if state.core.has_masters or self._session.scalers.are_dynamic:
-                    state.unseen_steps.note_backward(state.core.model_params)
+        super().__exit__(kind, *others)
+        if self.warning:
+            warn(self.warning)
+        for state in self._states if kind is None else ():
+            if state.core.has_masters or self._session.scalers.are_dynamic:
+                state.unseen_steps.note_backward(state.core.model_params)
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""
@@ -101,6 +102,19 @@ class ScaledLoss(_C.Backward):
         return self.scale(self._loss)
 
 
+class DTensorLoss(ScaledLoss):
+    """The context for parameters some of which are DTensors: their shards have grads while the core
+    looks at them."""
+
+    def __enter__(self) -> torch.Tensor:
+        with self._session.shards.mirrored():
+            return super().__enter__()
+
+    def __exit__(self, kind: object, *others: object) -> None:
+        with self._session.shards.mirrored():
+            super().__exit__(kind, *others)
+
+
 #: What amp.scale_loss returns.
 LossContext = Union[PlainLoss, ScaledLoss]
 
@@ -110,8 +124,10 @@ def _is_unsynced(session: Session, states: Sequence[OptimizerSession]) -> bool:
     with those of a later backward: they wait for it, scaled."""
     if session.shards and leave_unsynced(session.models()):
         return True
-    cores = [state.core for state in states]
-    return any(each.is_unsynced and each.reaches(cores) for each in session.data_parallel)
+    for each in session.data_parallel:
+        if each.is_unsynced and each.reaches([state.core for state in states]):
+            return True
+    return False
 
 
 def scale_loss(
@@ -148,12 +164,14 @@ def scale_loss(
     if states is None:
         return PlainLoss(loss)
     session = common_session("scale_loss", states)
-    return ScaledLoss(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
+    context = DTensorLoss if session.shards else ScaledLoss
+    return context(session, states, loss, loss_id, delay_unscale, delay_overflow_check)
 
 
 def _check_loss(function: str, session: Session, loss: Any) -> None:
     """Raises TypeError or RuntimeError, which name `function`, unless `loss` can be scaled."""
-    expect(isinstance(loss, torch.Tensor), function, "loss", "a floating-point tensor", loss)
+    if not isinstance(loss, torch.Tensor):
+        expect(False, function, "loss", "a floating-point tensor", loss)
     session.check_trains(function)
     if session.awaits_loss:
         session.check_order()

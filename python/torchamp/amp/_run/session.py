@@ -194,7 +194,7 @@ class Session:
     @property
     def open_loan(self) -> _C.Loan | None:
         """What float32_params lends."""
-        return _open_one(self._last_loan)
+        return _open_loan(self._last_loan)
 
     def note_loan(self, loan: _C.Loan) -> None:
         """`loan` is about to be opened. An interrupt that drops it ends it."""
@@ -241,10 +241,9 @@ class Session:
         self._models, self._parts, self._optimizers = [], [], []
 
 
-def _open_one(last: Callable[[], Any] | None) -> Any:
-    """The step or loan of a weak reference, while it is open."""
-    found = last() if last is not None else None
-    return found if found is not None and found.is_open else None
+def _open_loan(last: Callable[[], _C.Loan | None] | None) -> _C.Loan | None:
+    loan = last() if last is not None else None
+    return loan if loan is not None and loan.is_open else None
 
 
 def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
@@ -345,11 +344,10 @@ class OptimizerSession:
         if first is not None and first.dtype == torch.float32:
             self.float32_param = weakref.ref(first)
 
-    def check_float32(self) -> None:
+    def check_float32(self, param: torch.Tensor | None) -> None:
         """Raises RuntimeError where the program has cast a model that trained in float32, which it
         does in 16 bits and without masters from then on. Whole models are meant: one parameter is
         asked."""
-        param = self.float32_param() if self.float32_param is not None else None
         if param is not None and param.dtype in LOW_PRECISION:
             raise RuntimeError(
                 f"scale_loss: expected parameter {self.session.name_of(param)} to be in float32 as "
@@ -360,14 +358,15 @@ class OptimizerSession:
     @property
     def open_step(self) -> _C.Step | None:
         """The step that has lent the optimizer its masters."""
-        return _open_one(self._last_step)
+        step = self._last_step() if self._last_step is not None else None
+        return step if step is not None and step.is_open else None
 
     @property
     def open_loans(self) -> list[_C.Loan]:
         """What lends its masters outside of steps, the outermost last."""
         if self.session._last_loan is None and self._last_loan is None:
             return []
-        loans = self.session.open_loan, _open_one(self._last_loan)
+        loans = self.session.open_loan, _open_loan(self._last_loan)
         return [loan for loan in loans if loan is not None]
 
     def note_loan(self, loan: _C.Loan) -> None:
