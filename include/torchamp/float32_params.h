@@ -27,7 +27,7 @@ class TORCHAMP_API Float32Params {
  public:
   /// amped: what initialize returned, or a Model of it.
   template <class T, detail::IfAmped<T> = 0>
-  explicit Float32Params(const T& amped) : Float32Params(detail::amp_of(amped)) {}
+  explicit Float32Params(const T& amped) : Float32Params(amped.amp()) {}
   /// Lends the models of an Amp.
   explicit Float32Params(std::shared_ptr<Amp> amp);
   ~Float32Params();

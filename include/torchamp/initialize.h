@@ -21,6 +21,28 @@
   "call and step what initialize returns; without it, nothing scales, casts or updates masters"
 
 namespace torchamp {
+namespace detail {
+
+using Amps = std::vector<std::shared_ptr<Amp>>;
+
+/// The Amps of a Model or an Optimizer, a vector of one of both, or a tuple of Models.
+template <class Handle>
+auto amps_of(const Handle& handle) -> decltype(Amps{handle.amp()}) {
+  return {handle.amp()};
+}
+template <class Handle>
+auto amps_of(const std::vector<Handle>& handles) -> decltype(amps_of(handles.front())) {
+  Amps amps;
+  for (const Handle& handle : handles) amps.push_back(handle.amp());
+  return amps;
+}
+template <class... Ms>
+Amps amps_of(const std::tuple<Model<Ms>...>& models) {
+  return std::apply([](const auto&... each) { return Amps{each.amp()...}; }, models);
+}
+
+}  // namespace detail
+
 /// @addtogroup choose
 /// @{
 
@@ -29,6 +51,9 @@ template <class M>
 struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) Amped {
   Model<M> model;       ///< call this instead of the module
   Optimizer optimizer;  ///< step this instead of the given optimizer
+
+  /// Its scalers, masters and casts.
+  std::shared_ptr<Amp> amp() const { return model.amp(); }
 };
 
 /// The result of initialize for one model and several optimizers.
@@ -36,6 +61,9 @@ template <class M>
 struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) AmpedModel {
   Model<M> model;                     ///< call this instead of the module
   std::vector<Optimizer> optimizers;  ///< in the order in which they were given
+
+  /// Its scalers, masters and casts.
+  std::shared_ptr<Amp> amp() const { return model.amp(); }
 };
 
 /// The result of initialize for several models, in the order in which they were given.
@@ -43,6 +71,9 @@ template <class Models>
 struct TORCHAMP_NODISCARD(TORCHAMP_DROPPED) AmpedModels {
   Models models;                      ///< a tuple of Models, or a vector of one kind
   std::vector<Optimizer> optimizers;  ///< none, if none were given
+
+  /// Its scalers, masters and casts.
+  std::shared_ptr<Amp> amp() const { return detail::amps_of(models).front(); }
 };
 /// The result of initialize for a tuple of models.
 template <class... Ms>
@@ -281,48 +312,17 @@ auto initialize(M& module TORCHAMP_LIFETIMEBOUND, const OptimizerRefs& optimizer
 
 namespace detail {
 
-template <class M>
-const std::shared_ptr<Amp>& amp_of(const Model<M>& model) {
-  return model.amp();
-}
-template <class M>
-const std::shared_ptr<Amp>& amp_of(const Amped<M>& amped) {
-  return amped.model.amp();
-}
-template <class M>
-const std::shared_ptr<Amp>& amp_of(const AmpedModel<M>& amped) {
-  return amped.model.amp();
-}
-template <class... Ms>
-const std::shared_ptr<Amp>& amp_of(const AmpedMany<Ms...>& amped) {
-  return std::get<0>(amped.models).amp();
-}
-template <class M>
-const std::shared_ptr<Amp>& amp_of(const AmpedVector<M>& amped) {
-  return amped.models.front().amp();
-}
+template <class T, class = void>
+constexpr bool has_amp = false;
+template <class T>
+constexpr bool has_amp<T, std::void_t<decltype(Amps{std::declval<const T&>().amp()})>> = true;
 
 /// Allows the results of initialize, and a Model of one.
 template <class T>
-using IfAmped = std::enable_if_t<!std::is_void_v<decltype(amp_of(std::declval<const T&>()))>, int>;
-
-using Amps = std::vector<std::shared_ptr<Amp>>;
-
-/// The Amps of a Model or an Optimizer, a vector of one of both, or a tuple of Models.
-template <class Handle>
-auto amps_of(const Handle& handle) -> decltype(Amps{handle.amp()}) {
-  return {handle.amp()};
-}
-template <class Handle>
-auto amps_of(const std::vector<Handle>& handles) -> decltype(amps_of(handles.front())) {
-  Amps amps;
-  for (const Handle& handle : handles) amps.push_back(handle.amp());
-  return amps;
-}
-template <class... Ms>
-Amps amps_of(const std::tuple<Model<Ms>...>& models) {
-  return std::apply([](const auto&... each) { return Amps{each.amp()...}; }, models);
-}
+using IfAmped = std::enable_if_t<has_amp<T> && !std::is_same_v<T, Optimizer>, int>;
+/// Allows what torch::save does not take: the results of initialize, and an Optimizer of one.
+template <class T>
+using IfNotModel = std::enable_if_t<has_amp<T> && !is_model<T>, int>;
 
 template <class... Handles>
 using IfHandles = std::void_t<decltype(amps_of(std::declval<const Handles&>()))...>;
@@ -346,7 +346,7 @@ TORCHAMP_API Amp& common_amp(const char* function, const Amps& of_models,
 /// amped: what initialize returned, or a Model of it.
 template <class T, detail::IfAmped<T> = 0>
 void release(const T& amped) {
-  detail::release(*detail::amp_of(amped));
+  detail::release(*amped.amp());
 }
 
 /// The value of a model's parameter or buffer: if it has 16 bits a float32 copy, of its master if
@@ -356,7 +356,7 @@ void release(const T& amped) {
 /// amped: what initialize returned, or a Model of it.
 template <class T, detail::IfAmped<T> = 0>
 at::Tensor float32_value(const T& amped, const at::Tensor& tensor) {
-  return detail::amp_of(amped)->value(tensor);
+  return amped.amp()->value(tensor);
 }
 
 /// @cond
@@ -425,22 +425,7 @@ void initialize(M&&, Args&&...) {
                 "several models go into std::tie(a, b), several optimizers into {adam, sgd}");
 }
 
-namespace detail {
-
-template <class T>
-constexpr bool has_state_to_save = std::is_same_v<T, Optimizer>;
-template <class M>
-constexpr bool has_state_to_save<Amped<M>> = true;
-template <class M>
-constexpr bool has_state_to_save<AmpedModel<M>> = true;
-template <class Models>
-constexpr bool has_state_to_save<AmpedModels<Models>> = true;
-template <size_t n_optimizers, class... Ms>
-constexpr bool has_state_to_save<AmpedTie<n_optimizers, Ms...>> = true;
-
-}  // namespace detail
-
-template <class T, class = std::enable_if_t<detail::has_state_to_save<T>>>
+template <class T, detail::IfNotModel<T> = 0>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const T&) {
   static_assert(detail::never<T>,
                 "what initialize returned is saved by torchamp::save(amped, path), with its "
@@ -448,7 +433,7 @@ torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& arc
   return archive;
 }
 
-template <class T, class = std::enable_if_t<detail::has_state_to_save<T>>>
+template <class T, detail::IfNotModel<T> = 0>
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, T&) {
   static_assert(detail::never<T>,
                 "what initialize returned is loaded by torchamp::load(amped, path), with its "

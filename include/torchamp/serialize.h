@@ -46,13 +46,13 @@ TORCHAMP_API Extra load(Amp& amp, const std::string& path);
 /// Writes all that initialize returned; `file`: a path or archive.
 template <class T, class File, detail::IfAmped<T> = 0>
 void save(const T& amped, File&& file, const Extra& extra = {}) {
-  save(*detail::amp_of(amped), file, extra);
+  save(*amped.amp(), file, extra);
 }
 
 /// Reads into all that initialize returned; `file`: a path or archive.
 template <class T, class File, detail::IfAmped<T> = 0>
 Extra load(const T& amped, File&& file) {
-  return load(*detail::amp_of(amped), file);
+  return load(*amped.amp(), file);
 }
 
 /// Writes a model and an optimizer, or several of each, and all that was given to their initialize.
