@@ -44,27 +44,12 @@ class AutocastOptions {
   /// float16 or bfloat16.
   AutocastOptions(c10::ScalarType dtype) : dtype_(dtype) {}
   /// False: switches autocast off for the scope.
-  AutocastOptions& enabled(detail::Flag value) {
-    enabled_ = value;
-    return *this;
-  }
-  /// Whether the scope casts.
-  bool enabled() const { return enabled_; }
+  TORCHAMP_SETTING(AutocastOptions, detail::Flag, bool, enabled, true);
   /// True: weights are cast once until the outermost scope ends. Off by default: such casts go
   /// stale when weights are edited.
-  AutocastOptions& cache_enabled(detail::Flag value) {
-    cache_enabled_ = value;
-    return *this;
-  }
-  /// Whether weights are cast once.
-  bool cache_enabled() const { return cache_enabled_; }
-
+  TORCHAMP_SETTING(AutocastOptions, detail::Flag, bool, cache_enabled, false);
   /// float16 or bfloat16; the device type's default if not given.
   TORCH_ARG(std::optional<c10::ScalarType>, dtype);
-
- private:
-  bool enabled_ = true;
-  bool cache_enabled_ = false;
 };
 
 /// Scoped autocast for one device type in this thread, like torch.autocast: the end restores

@@ -34,13 +34,7 @@ class GradScalerOptions {
                   "a bool is no scale: GradScaler(GradScalerOptions().enabled(use_amp))");
   }
   /// False: scale() returns what it is given, step() steps, and the rest does nothing.
-  GradScalerOptions& enabled(detail::Flag value) {
-    enabled_ = value;
-    return *this;
-  }
-  /// Whether it scales.
-  bool enabled() const { return enabled_; }
-
+  TORCHAMP_SETTING(GradScalerOptions, detail::Flag, bool, enabled, true);
   /// The scale to begin with.
   TORCH_ARG(double, init_scale) = 65536.0;
   /// Above 1: update() multiplies the scale by this after growth_interval clean iterations.
@@ -51,9 +45,6 @@ class GradScalerOptions {
   TORCH_ARG(int64_t, growth_interval) = 2000;
   /// Where the scale lives; by default on the device of the first output that is scaled.
   TORCH_ARG(std::optional<at::Device>, device);
-
- private:
-  bool enabled_ = true;
 };
 
 /// A dynamic loss scale for any LibTorch optimizers, with torch.amp.GradScaler's methods.

@@ -77,10 +77,11 @@ struct Properties {
 TORCHAMP_API std::ostream& operator<<(std::ostream& stream, const Properties& properties);
 
 /// The defaults of a level.
-TORCHAMP_API Properties default_properties(OptLevel opt_level);
+TORCHAMP_API Properties default_properties(OptLevel level);
 
 /// The arguments of initialize: a level and its overrides. Setters chain:
-/// `Options(OptLevel::O2).loss_scale(128.0).keep_batchnorm_fp32(false)`.
+/// `Options(OptLevel::O2).loss_scale(128.0).keep_batchnorm_fp32(false)`. A getter of the same name
+/// returns the last value given, or the default; it is empty where the level decides.
 class TORCHAMP_API Options {
  public:
   /// A level with its defaults.
@@ -103,11 +104,6 @@ class TORCHAMP_API Options {
   Options& opt_level(const char* value) {
     return opt_level(std::string(detail::checked_text("opt_level", value)));
   }
-  /// false: initialize changes nothing, so that one program can train with and without it.
-  Options& enabled(detail::Flag value) {
-    enabled_ = value;
-    return *this;
-  }
   /// The dtype of parameters, buffers and inputs. Throws TypeError for a dtype that is not
   /// floating; resolve() rejects it at O1 and O4.
   Options& cast_model_type(c10::ScalarType dtype);
@@ -116,19 +112,10 @@ class TORCHAMP_API Options {
     cast_model_type_ = std::optional<c10::ScalarType>();
     return *this;
   }
-  /// Turns O1's and O4's autocast on or off.
-  Options& autocast(detail::Flag value) {
-    autocast_ = value;
-    return *this;
-  }
   /// autocast(), by its name in apex.
   Options& patch_torch_functions(detail::Flag value) { return autocast(value); }
-  /// Whether batch norms stay in float32. Not for O1 and O4, where they always do.
-  Options& keep_batchnorm_fp32(bool value) {
-    keep_batchnorm_fp32_ = value;
-    return *this;
-  }
-  /// As given on a command line. Throws ValueError for other than "True" and "False".
+  /// keep_batchnorm_fp32(), as given on a command line. Throws ValueError for other than "True" and
+  /// "False".
   Options& keep_batchnorm_fp32(const std::string& true_or_false);
   /// Takes a C string. Throws as for a std::string.
   Options& keep_batchnorm_fp32(const char* text) {
@@ -164,11 +151,6 @@ class TORCHAMP_API Options {
   /// Throws ValueError for no names; initialize throws it for a name that no model has, and for a
   /// module without such linears.
   Options& float8(std::vector<std::string> names);
-  /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
-  Options& master_weights(detail::Flag value) {
-    master_weights_ = value;
-    return *this;
-  }
   /// "dynamic", or a fixed number. Throws ValueError unless it is positive and finite.
   Options& loss_scale(LossScale value);
   /// The dtype of forward's outputs, at every level; by default float32 if inputs are cast. Throws
@@ -178,16 +160,6 @@ class TORCHAMP_API Options {
   /// below 1.
   Options& num_losses(int64_t value) {
     num_losses_ = detail::at_least_one("num_losses", value);
-    return *this;
-  }
-  /// A dynamic scale never goes below this, by default 2⁻¹⁰.
-  Options& min_loss_scale(double value) {
-    min_loss_scale_ = value;
-    return *this;
-  }
-  /// A dynamic scale never goes above this, by default 2²⁴.
-  Options& max_loss_scale(double value) {
-    max_loss_scale_ = value;
     return *this;
   }
   /// The number of skipped steps in a row at which a step, or on CUDA a later call, throws
@@ -200,75 +172,60 @@ class TORCHAMP_API Options {
   /// them skips the step of all. By default ranks decide by themselves, which is enough where all
   /// have the same grads. Throws ValueError unless its rank is below its size.
   Options& process_group(Agreement ranks);
-  /// 0: nothing is logged; see logging.h.
-  Options& verbosity(int value) {
-    verbosity_ = value;
-    return *this;
-  }
-  /// true: every step detects elements of the model that were written bypassing PyTorch's version
-  /// counters, for example through `.data()` pointers, and copies them to the masters. Where the
-  /// model was not written, such writes to masters are kept.
-  Options& adopt_data_writes(detail::Flag value) {
-    adopt_data_writes_ = value;
-    return *this;
-  }
-  /// false: with torchamp's fused optimizers, where losses are scaled, the model's grads stay
-  /// scaled until the step, which moves 30 bytes a parameter instead of 36. Clip with
-  /// torchamp::clip_grad_norm_: LibTorch's own clips the scaled grads, which nothing notices.
-  /// Optimizer::master_params() unscales them, at once and from then on.
-  Options& materialize_master_grads(detail::Flag value) {
-    materialize_master_grads_ = value;
-    return *this;
-  }
 
   /// @{
-  /// The last value given to the setter of this name, or its default. Empty where the level
-  /// decides, as resolve() gives it.
+  /// The last value given to the setter of this name, or its default.
   OptLevel opt_level() const { return opt_level_; }
-  bool enabled() const { return enabled_; }
   /// Holds an empty one after dont_cast_model().
   std::optional<std::optional<c10::ScalarType>> cast_model_type() const { return cast_model_type_; }
-  std::optional<bool> autocast() const { return autocast_; }
-  std::optional<bool> keep_batchnorm_fp32() const { return keep_batchnorm_fp32_; }
   /// Empty names: all that are large.
   const std::optional<std::vector<std::string>>& float8() const { return float8_; }
-  std::optional<bool> master_weights() const { return master_weights_; }
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
   const std::vector<std::string>& keep_fp32() const { return keep_fp32_; }
   std::optional<c10::ScalarType> cast_model_outputs() const { return cast_model_outputs_; }
   int64_t num_losses() const { return num_losses_; }
-  std::optional<double> min_loss_scale() const { return min_loss_scale_; }
-  double max_loss_scale() const { return max_loss_scale_; }
   std::optional<int64_t> max_consecutive_skips() const { return max_consecutive_skips_; }
   const Agreement& process_group() const { return process_group_; }
-  int verbosity() const { return verbosity_; }
-  bool adopt_data_writes() const { return adopt_data_writes_; }
-  bool materialize_master_grads() const { return materialize_master_grads_; }
   /// @}
 
   /// The level's defaults with the overrides applied. Throws if an override contradicts the
   /// level.
   Properties resolve() const;
 
+  /// false: initialize changes nothing, so that one program can train with and without it.
+  TORCHAMP_SETTING(Options, detail::Flag, bool, enabled, true);
+  /// Turns O1's and O4's autocast on or off.
+  TORCHAMP_SETTING(Options, detail::Flag, std::optional<bool>, autocast, {});
+  /// Whether batch norms stay in float32. Not for O1 and O4, where they always do.
+  TORCHAMP_SETTING(Options, bool, std::optional<bool>, keep_batchnorm_fp32, {});
+  /// Whether optimizers step float32 masters of 16-bit parameters. Not for O1 and O4.
+  TORCHAMP_SETTING(Options, detail::Flag, std::optional<bool>, master_weights, {});
+  /// A dynamic scale never goes below this, by default 2⁻¹⁰.
+  TORCHAMP_SETTING(Options, double, std::optional<double>, min_loss_scale, {});
+  /// A dynamic scale never goes above this, by default 2²⁴.
+  TORCHAMP_SETTING(Options, double, double, max_loss_scale, 16777216.0);
+  /// 0: nothing is logged; see logging.h.
+  TORCHAMP_SETTING(Options, int, int, verbosity, 1);
+  /// true: every step detects elements of the model that were written bypassing PyTorch's version
+  /// counters, for example through `.data()` pointers, and copies them to the masters. Where the
+  /// model was not written, such writes to masters are kept.
+  TORCHAMP_SETTING(Options, detail::Flag, bool, adopt_data_writes, false);
+  /// false: with torchamp's fused optimizers, where losses are scaled, the model's grads stay
+  /// scaled until the step, which moves 30 bytes a parameter instead of 36. Clip with
+  /// torchamp::clip_grad_norm_: LibTorch's own clips the scaled grads, which nothing notices.
+  /// Optimizer::master_params() unscales them, at once and from then on.
+  TORCHAMP_SETTING(Options, detail::Flag, bool, materialize_master_grads, true);
+
  private:
   OptLevel opt_level_;
-  bool enabled_ = true;
   std::optional<std::optional<c10::ScalarType>> cast_model_type_;
-  std::optional<bool> autocast_;
-  std::optional<bool> keep_batchnorm_fp32_;
   std::vector<std::string> keep_fp32_;
   std::optional<std::vector<std::string>> float8_;
-  std::optional<bool> master_weights_;
   std::optional<LossScale> loss_scale_;
   std::optional<c10::ScalarType> cast_model_outputs_;
   int64_t num_losses_ = 1;
-  std::optional<double> min_loss_scale_;
-  double max_loss_scale_ = 16777216.0;
   std::optional<int64_t> max_consecutive_skips_;
   Agreement process_group_;
-  int verbosity_ = 1;
-  bool adopt_data_writes_ = false;
-  bool materialize_master_grads_ = true;
 };
 
 /// @}

@@ -17,6 +17,20 @@
 #define TORCHAMP_NODISCARD(reason) [[nodiscard]]
 #endif
 
+/// A setting of the class Options, of type T, set by a Given: a setter that chains, and a getter.
+#define TORCHAMP_SETTING(Options, Given, T, name, default_value) \
+ public:                                                         \
+  Options& name(Given value) {                                   \
+    name##_ = value;                                             \
+    return *this;                                                \
+  }                                                              \
+  T name() const {                                               \
+    return name##_;                                              \
+  }                                                              \
+                                                                 \
+ private:                                                        \
+  T name##_ = default_value
+
 namespace torchamp::detail {
 
 /// False, in a way that depends on a template's arguments.
