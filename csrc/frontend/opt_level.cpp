@@ -95,39 +95,24 @@ LossScale::LossScale(const std::string& text) {
   fixed = value;
 }
 
-Properties default_properties(OptLevel opt_level) {
-  Properties row;
-  row.opt_level = opt_level;
-  switch (opt_level) {
+Properties default_properties(OptLevel level) {
+  constexpr auto kNone = std::nullopt;
+  // The dtypes of model and ops, float32 batch norms, masters, the loss scale.
+  switch (level) {
     case OptLevel::O0:
-      row.cast_model_type = c10::kFloat;
-      row.master_weights = false;
-      break;
+      return {level, c10::kFloat, kNone, kNone, false, 1.0};
     case OptLevel::O1:
-      row.autocast_type = c10::kHalf;
-      row.loss_scale = LossScale("dynamic");
-      break;
+      return {level, kNone, c10::kHalf, kNone, kNone, "dynamic"};
     case OptLevel::O2:
-      row.cast_model_type = c10::kHalf;
-      row.keep_batchnorm_fp32 = true;
-      row.master_weights = true;
-      row.loss_scale = LossScale("dynamic");
-      break;
+      return {level, c10::kHalf, kNone, true, true, "dynamic"};
     case OptLevel::O3:
-      row.cast_model_type = c10::kHalf;
-      row.keep_batchnorm_fp32 = false;
-      row.master_weights = false;
-      break;
+      return {level, c10::kHalf, kNone, false, false, 1.0};
     case OptLevel::O4:
-      row.autocast_type = c10::kBFloat16;
-      break;
+      return {level, kNone, c10::kBFloat16, kNone, kNone, 1.0};
     case OptLevel::O5:
-      row.cast_model_type = c10::kBFloat16;
-      row.keep_batchnorm_fp32 = true;
-      row.master_weights = true;
-      break;
+      return {level, c10::kBFloat16, kNone, true, true, 1.0};
   }
-  return row;
+  return {};
 }
 
 Options& Options::cast_model_type(c10::ScalarType dtype) {
