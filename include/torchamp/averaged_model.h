@@ -31,11 +31,8 @@ TORCHAMP_API void check_decay(double decay);
 
 template <class M>
 M averaged_clone(const M& model) {
-  return std::dynamic_pointer_cast<typename M::ContainedType>(clone_in_float32(*module_of(model)));
-}
-template <class T>
-std::shared_ptr<T> averaged_clone(const std::shared_ptr<T>& model) {
-  return std::dynamic_pointer_cast<T>(clone_in_float32(*module_of(model)));
+  using Module = std::decay_t<decltype(*model)>;
+  return std::dynamic_pointer_cast<Module>(clone_in_float32(*module_of(model)));
 }
 
 }  // namespace detail

@@ -14,6 +14,15 @@
 #include <type_traits>
 #include <utility>
 
+/// A function of a module that a Model does not have.
+#define TORCHAMP_BY_ARROW(function)                                                       \
+  template <class... Args>                                                                \
+  void function(Args&&...) const {                                                        \
+    static_assert(detail::never<Args...>,                                                 \
+                  "the module's functions are called through the arrow: model->train(), " \
+                  "model->parameters()");                                                 \
+  }
+
 namespace torchamp {
 namespace detail {
 
@@ -156,30 +165,12 @@ class Model {
   auto& operator*() const { return target(module_); }
 
   /// @cond
-  template <class... Args>
-  void train(Args&&...) const {
-    use_arrow<Args...>();
-  }
-  template <class... Args>
-  void eval(Args&&...) const {
-    use_arrow<Args...>();
-  }
-  template <class... Args>
-  void to(Args&&...) const {
-    use_arrow<Args...>();
-  }
-  template <class... Args>
-  void zero_grad(Args&&...) const {
-    use_arrow<Args...>();
-  }
-  template <class... Args>
-  void parameters(Args&&...) const {
-    use_arrow<Args...>();
-  }
-  template <class... Args>
-  void named_parameters(Args&&...) const {
-    use_arrow<Args...>();
-  }
+  TORCHAMP_BY_ARROW(train);
+  TORCHAMP_BY_ARROW(eval);
+  TORCHAMP_BY_ARROW(to);
+  TORCHAMP_BY_ARROW(zero_grad);
+  TORCHAMP_BY_ARROW(parameters);
+  TORCHAMP_BY_ARROW(named_parameters);
   /// @endcond
 
   /// The holder or pointer that initialize was given.
@@ -188,13 +179,6 @@ class Model {
   const std::shared_ptr<Amp>& amp() const { return amp_; }
 
  private:
-  template <class... Args>
-  static void use_arrow() {
-    static_assert(detail::never<Args...>,
-                  "the module's functions are called through the arrow: model->train(), "
-                  "model->parameters()");
-  }
-
   /// The object that has the forward.
   template <class Holder>
   static auto& target(Holder& holder) {
@@ -253,3 +237,5 @@ std::ostream& operator<<(std::ostream& stream, const Model<M>& model) {
 /// @}
 
 }  // namespace torchamp
+
+#undef TORCHAMP_BY_ARROW
