@@ -9,6 +9,7 @@
 #include "frontend/checkpoint/kinds.h"
 #include "frontend/device_grads.h"
 #include "frontend/graphed.h"
+#include "frontend/optim/fused_steppers.h"
 #include "frontend/session.h"
 #include "frontend/skip_messages.h"
 

@@ -160,11 +160,21 @@ StepLists FusedStepper::step_lists(const Lists& lists) const {
   return {lists.grads, params_, states_, lists.model_params, known_.get(), lists.unscaled};
 }
 
+/// Float32 scalars on the parameters' device.
+FusedStepper::StepInputs FusedStepper::on_device(const StepInputs& step) const {
+  const auto moved = [&](const std::optional<Tensor>& scalar) {
+    return scalar ? std::optional(scalar->to(steps_.device(), at::kFloat, /*non_blocking=*/true))
+                  : std::nullopt;
+  };
+  return {moved(step.grad_factor), moved(step.skip)};
+}
+
 void FusedStepper::step(const StepInputs& step) {
   Borrowed grads(params_.size());
   for (size_t i = 0; i < params_.size(); ++i) grads.set(i, params_[i].grad());
-  this->step({grads}, step);
-  if (step.grad_factor) leave_unscaled(grads, step);
+  const StepInputs inputs = on_device(step);
+  this->step({grads}, inputs);
+  if (inputs.grad_factor) leave_unscaled(grads, inputs);
 }
 
 /// A step that is skipped leaves them scaled.
@@ -175,11 +185,12 @@ void FusedStepper::leave_unscaled(at::TensorList grads, const StepInputs& step) 
   ops::unscale(grads, grads, factor, at::zeros_like(factor));
 }
 
-void FusedStepper::step(const Lists& lists, const StepInputs& step) {
+void FusedStepper::step(const Lists& lists, const StepInputs& given) {
   const bool has_grads = std::any_of(lists.grads.begin(), lists.grads.end(),
                                      [](const Tensor& grad) { return grad.defined(); });
   if (!has_grads) return;
   at::NoGradGuard no_grad;
+  const StepInputs step = on_device(given);
   make_states(lists);
   count_empty(lists, step);
   if (algorithm_ == StepAlgorithm::kLambUpdate) return step_lamb(lists, step);

@@ -19,10 +19,10 @@ class TORCHAMP_API FusedStepper {
  public:
   using Row = StepHyper::Row;
 
-  /// Arguments of one step.
+  /// Arguments of one step: scalars of any dtype, on any device.
   struct StepInputs {
-    std::optional<at::Tensor> grad_factor = {};  ///< float32 scalar; grads are multiplied by it
-    std::optional<at::Tensor> skip = {};         ///< float32 scalar; unless 0 nothing changes
+    std::optional<at::Tensor> grad_factor = {};  ///< grads are multiplied by it
+    std::optional<at::Tensor> skip = {};         ///< unless 0 nothing changes
   };
 
   /// The tensors that one step reads and writes in addition to params(). Of the same length;
@@ -72,10 +72,11 @@ class TORCHAMP_API FusedStepper {
   /// Steps the parameters by their own grads, and leaves these multiplied by grad_factor.
   void step(const StepInputs& step);
   /// Steps the parameters by the grads of `lists`.
-  void step(const Lists& lists, const StepInputs& step);
+  void step(const Lists& lists, const StepInputs& given);
 
  private:
   at::TensorOptions options(at::ScalarType dtype) const;
+  StepInputs on_device(const StepInputs& step) const;
   std::vector<size_t> without_states(const Lists& lists) const;
   void make_states(const Lists& lists);
   StepScalars scalars(const StepInputs& step) const;

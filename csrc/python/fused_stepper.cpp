@@ -1,4 +1,3 @@
-
 #include "core/step.h"
 #include "python/bindings.h"
 #include "python/tensor_list.h"
@@ -30,33 +29,18 @@ void set_state(FusedStepper& stepper, size_t i, const py::object& states, const 
                     norm_average.value_or(Tensor()));
 }
 
-OptionalTensor on(at::Device device, const OptionalTensor& scalar) {
-  if (!scalar) return std::nullopt;
-  return scalar->to(device, at::kFloat, /*non_blocking=*/true);
-}
-
 /// One call for all, which no signal of Python's divides.
 void step_all(const std::vector<FusedStepper*>& steppers, const OptionalTensor& grad_factor,
               const OptionalTensor& skip) {
-  for (FusedStepper* stepper : steppers) {
-    const at::Device device = stepper->params().front().device();
-    stepper->step({on(device, grad_factor), on(device, skip)});
-  }
+  for (FusedStepper* stepper : steppers) stepper->step({grad_factor, skip});
 }
 
 void step_masters(const std::vector<FusedStepper*>& steppers, core::OptimizerState& state,
                   const OptionalTensor& skip) {
   const Tensor& found_inf = state.overflows().found_inf();
-  const OptionalTensor any_skip = found_inf.defined() ? OptionalTensor(found_inf) : skip;
   for (FusedStepper* stepper : steppers) {
-    const at::Device device = stepper->params().front().device();
-    core::step_by(state, *stepper, on(device, any_skip).value_or(Tensor()));
+    core::step_by(state, *stepper, found_inf.defined() ? found_inf : skip.value_or(Tensor()));
   }
-}
-
-OptionalTensor norm_average(const FusedStepper& stepper, size_t i) {
-  const Tensor average = stepper.norm_average(i);
-  return average.defined() ? OptionalTensor(average) : std::nullopt;
 }
 
 }  // namespace
@@ -69,7 +53,7 @@ void bind_fused_stepper(py::module_& module) {
            "The states of params[i]; empty before its first step.")
       .def("step_count", &FusedStepper::step_count, py::arg("i"),
            "float32 scalar on the device, incremented by steps.")
-      .def("norm_average", &norm_average, py::arg("i"),
+      .def("norm_average", &FusedStepper::norm_average, py::arg("i"),
            "float32 scalar on the device; None where the algorithm keeps none.")
       .def("set_state", &set_state, py::arg("i"), py::arg("states"), py::arg("step_count"),
            py::arg("norm_average") = py::none(), "Adopts states, copies the others.")

@@ -21,11 +21,6 @@ const char* name_of(const OptimizerOptions& defaults) {
   return static_cast<const FusedOptions&>(defaults).optimizer_name();
 }
 
-std::optional<Tensor> on(at::Device device, const std::optional<Tensor>& scalar) {
-  if (!scalar) return std::nullopt;
-  return scalar->to(device, at::kFloat, /*non_blocking=*/true);
-}
-
 void check_grads(FusedOptimizer& optimizer) {
   const auto& groups = optimizer.param_groups();
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -62,8 +57,7 @@ void FusedSteppers::step(FusedOptimizer& optimizer, const FusedStepper::StepInpu
       ": expected steps of the torchamp::Optimizer that initialize returned, got one of the "
       "optimizer that it was given; call step() of the one that initialize returned");
   for (Stepper& stepper : steppers_) {
-    const at::Device device = stepper.core.params().front().device();
-    stepper.core.step({on(device, step.grad_factor), on(device, step.skip)});
+    stepper.core.step(step);
     publish_new(optimizer, stepper);
   }
 }
