@@ -24,6 +24,10 @@ void bind_params(pybind11::module_& module);
 void bind_state_snapshot(pybind11::module_& module);
 void bind_report(pybind11::module_& module);
 
+/// Makes errors of torchamp's functions the Python exceptions that torch's own functions raise
+/// (ValueError, TypeError, …), with the message alone and no C++ backtrace.
+void translate_errors();
+
 /// Makes torchamp's messages those of torchamp._logging, unless the program has set a sink.
 void send_messages_to_python();
 

@@ -45,10 +45,6 @@ them reaches both. Of some optimizers, to a method of theirs: grads that the nex
 float32, and other grads stay as they are. Of all masters of an initialize, to the program: 16-bit
 tensors without a master, `cast`, are float32 too, and grads stay.)";
 
-OptionalTensor optional(const at::Tensor& tensor) {
-  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
-}
-
 /// core::Step as a context.
 class StepContext {
  public:
@@ -278,16 +274,22 @@ void widen_states(const py::dict& states, const py::set& but) {
   }
 }
 
-void overwrite_masters(const OptimizerState& state) {
-  for (const auto& param : state.params()) param->overwrite_master();
+/// A function of parameters, called with what an optimizer steps.
+template <auto kFunction>
+auto of_params(const OptimizerState& state) {
+  return kFunction(state.params());
 }
 
-std::vector<at::Tensor> params_with_grads(const OptimizerState& state) {
-  std::vector<at::Tensor> params;
-  for (const auto& param : state.params()) {
-    if (param->grad.is_usable()) params.push_back(param->model);
+void overwrite_masters(const core::ParamList& params) {
+  for (const auto& param : params) param->overwrite_master();
+}
+
+std::vector<at::Tensor> with_grads(const core::ParamList& params) {
+  std::vector<at::Tensor> found;
+  for (const auto& param : params) {
+    if (param->grad.is_usable()) found.push_back(param->model);
   }
-  return params;
+  return found;
 }
 
 void bind_masters(py::module_& module) {
@@ -331,14 +333,10 @@ void bind_stepped(StateClass& state) {
           [](OptimizerState& self, const std::vector<at::Tensor>& held) { self.let_go(held); },
           py::arg("held"), "Steps no longer what is not among those, which the groups hold.")
       .def("params", &OptimizerState::params, "In the order of the groups.")
-      .def(
-          "model_params", [](const OptimizerState& self) { return core::models_of(self.params()); },
-          "The model's tensors.")
-      .def(
-          "master_params",
-          [](const OptimizerState& self) { return core::masters_of(self.params()); },
-          "What it steps for them.")
-      .def("params_with_grads", &params_with_grads, "The model's whose grads the next step uses.")
+      .def("model_params", &of_params<core::models_of>, "The model's tensors.")
+      .def("master_params", &of_params<core::masters_of>, "What it steps for them.")
+      .def("params_with_grads", &of_params<with_grads>,
+           "The model's whose grads the next step uses.")
       .def(
           "steps",
           [](const OptimizerState& self, const at::Tensor& tensor) {
@@ -346,25 +344,19 @@ void bind_stepped(StateClass& state) {
             return param != nullptr && self.steps(*param);
           },
           py::arg("tensor"), "Whether it steps a tensor of the model.")
-      .def(
-          "publish_masters",
-          [](const OptimizerState& self) { core::publish_masters(self.params()); }, Unlocked(),
-          "Copies masters that were written from outside to the model, where that was not written.")
-      .def_property_readonly(
-          "has_masters",
-          [](const OptimizerState& self) { return core::has_masters(self.params()); })
-      .def(
-          "refresh", [](const OptimizerState& self) { core::refresh(self.params()); }, Unlocked(),
-          "Synchronizes model and masters where one was written from outside; the model wins.")
+      .def("publish_masters", &of_params<core::publish_masters>, Unlocked(),
+           "Copies masters that were written from outside to the model, where that was not "
+           "written.")
+      .def_property_readonly("has_masters", &of_params<core::has_masters>)
+      .def("refresh", &of_params<core::refresh>, Unlocked(),
+           "Synchronizes model and masters where one was written from outside; the model wins.")
       .def(
           "bring_together",
           [](const OptimizerState& self) { self.masters().bring_together(self.params()); },
           Unlocked(), "Does that, also of what was written through .data if steps adopt that.")
-      .def("overwrite_masters", &overwrite_masters, Unlocked(),
+      .def("overwrite_masters", &of_params<overwrite_masters>, Unlocked(),
            "master = float(model), regardless of the version counters.")
-      .def(
-          "copy_to_model", [](const OptimizerState& self) { core::copy_to_model(self.params()); },
-          Unlocked(), "model = master, rounded.")
+      .def("copy_to_model", &of_params<core::copy_to_model>, Unlocked(), "model = master, rounded.")
       .def("check_releasable", &OptimizerState::check_releasable,
            "Raises RuntimeError in a backward.");
 }
@@ -396,8 +388,7 @@ void bind_optimizer_state(py::module_& module) {
           "grads_are_scaled", [](const OptimizerState& self) { return self.grads().are_scaled(); },
           "Whether a backward is open, or its grads are still scaled.")
       .def(
-          "found_inf",
-          [](const OptimizerState& self) { return optional(self.overflows().found_inf()); },
+          "found_inf", [](const OptimizerState& self) { return self.overflows().found_inf(); },
           "float32 scalar, not 0 if the next step is to be skipped; None: it is not.")
       .def(
           "has_overflowed", [](const OptimizerState& self) { return self.overflows().any(); },

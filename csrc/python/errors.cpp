@@ -1,7 +1,6 @@
-#include "python/errors.h"
-
 #include <c10/util/Exception.h>
-#include <torch/csrc/utils/pybind.h>
+
+#include "python/bindings.h"
 
 namespace torchamp::python {
 namespace {

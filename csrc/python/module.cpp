@@ -1,5 +1,4 @@
 #include "python/bindings.h"
-#include "python/errors.h"
 
 PYBIND11_MODULE(_C, module) {
   namespace py = torchamp::python;

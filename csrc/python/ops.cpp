@@ -13,7 +13,6 @@ namespace {
 namespace py = pybind11;
 using at::Tensor;
 using at::TensorList;
-using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kScale = R"(outputs = inputs * scale.
 
@@ -197,9 +196,8 @@ void bind_op(py::module_& m, const char* name, Result (*op)(Args...), const char
   bind_op(m, name, op, doc, std::index_sequence_for<Args...>(), named...);
 }
 
-std::tuple<Tensor, OptionalTensor> l2norm(TensorList tensors, bool per_tensor) {
-  auto [norm, norms] = ops::l2norm(tensors, per_tensor);
-  return {norm, norms.defined() ? OptionalTensor(norms) : std::nullopt};
+std::tuple<Tensor, Tensor> l2norm(TensorList tensors, bool per_tensor) {
+  return ops::l2norm(tensors, per_tensor);
 }
 
 ops::ScaleRule make_rule(double growth_factor, double backoff_factor, int64_t growth_interval,

@@ -102,20 +102,9 @@ void bind_given_params(py::module_& module) {
            "A line on the masters of frozen parameters; empty if there are none.");
   module.def(
       "dtype_error",
-      [](const std::string& message) -> const char* {
-        switch (dtype_error(message)) {
-          case DtypeError::kOverflow:
-            return "overflow";
-          case DtypeError::kNoKernel:
-            return "no kernel";
-          case DtypeError::kMixed:
-            return "mixed";
-          case DtypeError::kHook:
-            return "hook";
-          case DtypeError::kNone:
-            break;
-        }
-        return "";
+      [](const std::string& message) {
+        constexpr const char* kNames[] = {"", "overflow", "no kernel", "mixed", "hook"};
+        return kNames[static_cast<int>(dtype_error(message))];
       },
       py::arg("message"), "What an error of torch says about dtypes; \"\" where it does not.");
   module.def("rounded_buffers", &rounded_buffers, py::arg("names"), py::arg("dtype"),

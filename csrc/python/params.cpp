@@ -16,7 +16,9 @@ void publish_master(const std::shared_ptr<Param>& param) {
   core::publish_masters({param});
 }
 
-void bind_param(py::module_& module) {
+}  // namespace
+
+void bind_params(py::module_& module) {
   py::class_<Param, std::shared_ptr<Param>>(
       module, "Param", "A model's parameter, and the tensor that an optimizer steps for it.")
       .def_readonly("model", &Param::model)
@@ -51,12 +53,6 @@ void bind_param(py::module_& module) {
              "What an optimizer steps for a parameter: its master, or itself.");
   module.def("param_of", &core::param_of, py::arg("tensor"),
              "The Param of a tensor of a model, or of a master; None: nobody steps it.");
-}
-
-}  // namespace
-
-void bind_params(py::module_& module) {
-  bind_param(module);
 }
 
 }  // namespace torchamp::python
