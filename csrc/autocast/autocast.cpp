@@ -16,11 +16,6 @@ namespace {
 
 using at::autocast::clear_cache;
 
-bool is_inside_scope() {
-  at::autocast::increment_nesting();
-  return at::autocast::decrement_nesting() > 0;
-}
-
 DeviceAutocast get(c10::DeviceType type) {
   return {type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
 }
@@ -52,6 +47,11 @@ struct autocast::Before {
   DeviceAutocast device;
   bool cache_enabled;
 };
+
+bool is_inside_scope() {
+  at::autocast::increment_nesting();
+  return at::autocast::decrement_nesting() > 0;
+}
 
 autocast::autocast(c10::DeviceType device_type, const AutocastOptions& options) {
   check_device_type(device_type);

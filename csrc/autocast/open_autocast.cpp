@@ -85,12 +85,6 @@ auto casts(c10::DeviceType device_type) {
   };
 }
 
-bool inside_user_context() {
-  const int depth = at::autocast::increment_nesting();
-  at::autocast::decrement_nesting();
-  return depth > 1;
-}
-
 std::unique_ptr<at::ObserverContext> shield_node(const at::RecordFunction& node);
 
 /// Each node of a backward is uncast, whichever call of autograd's engine runs it, in this thread
@@ -279,7 +273,7 @@ JoinAutocast::JoinAutocast(const OpenAutocast::Entries& opened) {
     entries.push_back(entry);
     begin_entries();
     for (const auto device_type : entry->device_types) {
-      const bool is_refused = inside_user_context() && !is_autocast_enabled(device_type);
+      const bool is_refused = is_inside_scope() && !is_autocast_enabled(device_type);
       if (!is_refused) turn_on(device_type, entry->dtype);
     }
   }
@@ -334,7 +328,7 @@ bool is_open(c10::DeviceType device_type) {
 /// Whether the program opened the innermost torch.autocast. A checkpoint does so in a backward, to
 /// cast as the forward did.
 bool is_programs_own(c10::DeviceType device_type) {
-  if (!inside_user_context()) return false;
+  if (!is_inside_scope()) return false;
   return backward_info() == nullptr ||
          get_autocast_dtype(device_type) != entries_here().front()->dtype;
 }

@@ -73,6 +73,9 @@ class TORCHAMP_API JoinAutocast {
 /// none is open, or if it is switched off.
 TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type);
 
+/// Whether this thread is in an autocast scope of the program.
+bool is_inside_scope();
+
 /// Whether float8 is open in this thread, and not switched off. Checkpoints restore this in a
 /// backward, without knowing: it is the setting of autocast's cache, of which they keep the
 /// forward's.

@@ -47,8 +47,9 @@ Fields fields_of(torch::optim::SGDParamState& state) {
   return {{"momentum_buffer", &state.momentum_buffer(), true}};
 }
 
+/// Adam's and AdamW's.
 template <class AdamOptions>
-Fields fields_of_adam(AdamOptions& options) {
+auto fields_of(AdamOptions& options) -> decltype(options.amsgrad(), Fields()) {
   return {{"lr", &options.lr()},
           {"betas", &options.betas()},
           {"eps", &options.eps()},
@@ -56,25 +57,12 @@ Fields fields_of_adam(AdamOptions& options) {
           {"amsgrad", &options.amsgrad()}};
 }
 template <class AdamState>
-Fields fields_of_adams(AdamState& state) {
+auto fields_of(AdamState& state) -> decltype(state.max_exp_avg_sq(), Fields()) {
   return {{"step", &state.step()},
           {"exp_avg", &state.exp_avg()},
           {"exp_avg_sq", &state.exp_avg_sq()},
           {"max_exp_avg_sq", &state.max_exp_avg_sq(), true}};
 }
-Fields fields_of(torch::optim::AdamOptions& options) {
-  return fields_of_adam(options);
-}
-Fields fields_of(torch::optim::AdamParamState& state) {
-  return fields_of_adams(state);
-}
-Fields fields_of(torch::optim::AdamWOptions& options) {
-  return fields_of_adam(options);
-}
-Fields fields_of(torch::optim::AdamWParamState& state) {
-  return fields_of_adams(state);
-}
-
 Fields fields_of(torch::optim::AdagradOptions& options) {
   return {{"lr", &options.lr()},
           {"lr_decay", &options.lr_decay()},
