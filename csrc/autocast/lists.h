@@ -237,18 +237,7 @@ constexpr std::array kWidest{
     "vdot",
     "equal",
     "isclose",
-    "add.Tensor",
-    "sub.Tensor",
-    "mul.Tensor",
-    "div.Tensor",
-    "eq.Tensor",
-    "ne.Tensor",
-    "ge.Tensor",
-    "gt.Tensor",
     "div.Tensor_mode",
-    "le.Tensor",
-    "lt.Tensor",
-    "rsub.Tensor",
     "tensordot",
     "lerp.Scalar",
     "lerp.Tensor",
@@ -269,6 +258,13 @@ constexpr std::array kWidest{
     "meshgrid.indexing",
     "bucketize.Tensor",
     "searchsorted.Tensor",
+};
+
+/// Like kWidest. These promote their arguments themselves, and their derivatives do, on CUDA
+/// without copies.
+constexpr std::array kPromoted{
+    "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "eq.Tensor",   "ne.Tensor",
+    "ge.Tensor",  "gt.Tensor",  "le.Tensor",  "lt.Tensor",  "rsub.Tensor",
 };
 
 /// In place: run in the type of the tensor that is written.

@@ -1,6 +1,9 @@
 #include "autocast/ops.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/cross_entropy_loss_ops.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/nll_loss_nd.h>
 #include <torch/library.h>
 
 #include <map>
@@ -11,7 +14,6 @@
 #include "autocast/lists.h"
 #include "autocast/open_autocast.h"
 #include "autocast/rules.h"
-#include "autocast/unboxed_ops.h"
 
 namespace torchamp {
 namespace {
@@ -38,6 +40,32 @@ std::optional<c10::ScalarType> bfloat16_alone(c10::DeviceType device_type) {
   return dtype == c10::kBFloat16 ? dtype : std::nullopt;
 }
 
+at::Tensor float32_of(const at::Tensor& tensor) {
+  return rules::is_castable(c10::kCUDA, tensor) ? tensor.to(c10::kFloat) : tensor;
+}
+
+/// Casts to float32 inside log_softmax where it can, which CUDA does without a copy of the scores.
+at::Tensor cross_entropy(c10::DispatchKeySet keys, const at::Tensor& scores,
+                         const at::Tensor& target, const std::optional<at::Tensor>& weight,
+                         int64_t reduction, c10::SymInt ignore_index, double label_smoothing) {
+  using Op = at::_ops::cross_entropy_loss;
+  const c10::DispatchKey key = keys.highestPriorityTypeId();
+  if (!casting_to(c10::kCUDA) || rules::is_inside_of_an_op()) {
+    const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
+    return Op::redispatch(below, scores, target, weight, reduction, std::move(ignore_index),
+                          label_smoothing);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
+  const auto wide_weight = weight ? std::optional(float32_of(*weight)) : std::nullopt;
+  const bool has_classes = !target.is_floating_point() && target.sym_sizes() != scores.sym_sizes();
+  if (!has_classes || label_smoothing != 0 || !rules::is_castable(c10::kCUDA, scores)) {
+    return Op::call(float32_of(scores), float32_of(target), wide_weight, reduction,
+                    std::move(ignore_index), label_smoothing);
+  }
+  const at::Tensor log_probs = at::log_softmax(scores, scores.dim() == 1 ? 0 : 1, c10::kFloat);
+  return at::nll_loss_nd_symint(log_probs, target, wide_weight, reduction, std::move(ignore_index));
+}
+
 /// The kernels of one device type, registered for as long as this lives.
 class Registration {
  public:
@@ -51,8 +79,10 @@ class Registration {
     } else {
       add<rules::to_bfloat16_in_one_piece, &bfloat16_alone>(lists::kRecurrent);
     }
-    add<rules::to_float32>(lists::kFloat32, &add_unboxed_to_float32);
-    add<rules::to_widest>(lists::kWidest, &add_unboxed_to_widest);
+    if (device_type == c10::kCUDA) library_.impl("cross_entropy_loss", &cross_entropy);
+    add<rules::to_float32>(lists::kFloat32);
+    add<rules::to_widest>(lists::kWidest);
+    add<rules::to_widest_unless_promoted>(lists::kPromoted);
     add<rules::to_type_of_self>(lists::kTypeOfSelf);
     add<rules::refuse_16_bit_self>(lists::kFloat32InPlace);
     if (device_type == c10::kCPU) replace_cross_entropy();
@@ -60,11 +90,10 @@ class Registration {
 
  private:
   template <rules::Rule rule, rules::LowPrecision low_precision = &casting_to, typename Names>
-  void add(const Names& names, decltype(&add_unboxed_to_widest) add_unboxed = nullptr) {
+  void add(const Names& names) {
     for (const char* name : names) {
       const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
       if (!op || op->hasKernelForDispatchKey(key_)) continue;
-      if (add_unboxed != nullptr && add_unboxed(library_, key_, name)) continue;
       library_.impl(
           name, torch::CppFunction::makeFromBoxedFunction<&rules::kernel<rule, low_precision>>());
     }

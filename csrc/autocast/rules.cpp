@@ -69,6 +69,26 @@ RecurrentLayer layer_of(const std::string& op) {
   return {1, op == "aten::rnn_tanh" ? 1 : 0};
 }
 
+/// The floating types among a call's tensors that rules cast.
+struct ArgumentTypes {
+  bool are_mixed() const { return dim_of_float >= 0 && dim_of_16_bit >= 0; }
+  /// Whether they are mixed, and torch's own promotion, to which a 0-dim tensor does not count
+  /// beside others, gives 16 bits.
+  bool are_promoted_to_16_bit() const { return dim_of_float == 0 && dim_of_16_bit > 0; }
+
+  int64_t dim_of_float = -1, dim_of_16_bit = -1;  ///< the largest; -1: there is none
+};
+
+ArgumentTypes types_of(const Call& call) {
+  ArgumentTypes types;
+  for_each_tensor(call, [&](const at::Tensor& tensor) {
+    if (!is_castable(call.device_type, tensor)) return;
+    int64_t& dim = is_16_bit(tensor.scalar_type()) ? types.dim_of_16_bit : types.dim_of_float;
+    dim = std::max(dim, tensor.dim());
+  });
+  return types;
+}
+
 /// Whether the program passed the dtype of the result.
 bool has_chosen_dtype(const Call& call) {
   const auto index = call.op.schema().argumentIndexWithName("dtype");
@@ -89,12 +109,6 @@ bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != device_type) return false;
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return false;
   return tensor.scalar_type() == c10::kFloat || is_16_bit(tensor.scalar_type());
-}
-
-void ArgumentTypes::add(c10::DeviceType device_type, const at::Tensor& tensor) {
-  if (!is_castable(device_type, tensor)) return;
-  int64_t& dim = is_16_bit(tensor.scalar_type()) ? dim_of_16_bit : dim_of_float;
-  dim = std::max(dim, tensor.dim());
 }
 
 bool is_inside_of_an_op() {
@@ -130,9 +144,11 @@ void to_float32(const Call& call) {
 }
 
 void to_widest(const Call& call) {
-  ArgumentTypes types;
-  for_each_tensor(call, [&](const at::Tensor& tensor) { types.add(call.device_type, tensor); });
-  if (types.are_mixed()) cast_all(call, c10::kFloat);
+  if (types_of(call).are_mixed()) cast_all(call, c10::kFloat);
+}
+
+void to_widest_unless_promoted(const Call& call) {
+  if (types_of(call).are_promoted_to_16_bit()) cast_all(call, c10::kFloat);
 }
 
 void to_type_of_self(const Call& call) {

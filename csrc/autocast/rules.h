@@ -16,20 +16,6 @@ c10::DeviceType device_type_of(c10::DispatchKey key);
 /// Whether rules cast `tensor`: none casts float64, or Python numbers.
 bool is_castable(c10::DeviceType device_type, const at::Tensor& tensor);
 
-/// The floating types among a call's tensors that rules cast.
-struct ArgumentTypes {
-  void add(c10::DeviceType device_type, const at::Tensor& tensor);
-  bool has_16_bit() const { return dim_of_16_bit >= 0; }
-  bool are_mixed() const { return dim_of_float >= 0 && has_16_bit(); }
-  /// Whether they are mixed, and torch's own promotion, to which a 0-dim tensor does not count
-  /// beside others, gives 16 bits.
-  bool are_promoted_to_16_bit() const {
-    return are_mixed() && dim_of_float == 0 && dim_of_16_bit > 0;
-  }
-
-  int64_t dim_of_float = -1, dim_of_16_bit = -1;  ///< the largest; -1: there is none
-};
-
 /// Whether this is a call inside another op's kernel, not by the program.
 bool is_inside_of_an_op();
 
@@ -51,6 +37,8 @@ void to_low_precision(const Call& call);
 void to_bfloat16_in_one_piece(const Call& call);
 void to_float32(const Call& call);
 void to_widest(const Call& call);
+/// As to_widest where the op would not promote to it.
+void to_widest_unless_promoted(const Call& call);
 void to_type_of_self(const Call& call);
 void refuse_16_bit_self(const Call& call);
 /// If the autocast type is 16-bit; else as to_float32.
