@@ -1,14 +1,17 @@
 """Copies of weights and inputs: cast once, and never used after a write."""
 
+import contextlib
 import copy
 
 import pytest
 import torch
 from nets import adam, fused_adam, sgd
 from products import LEVELS, Blocks, casts, counted, in_float8, linear
+from stand_in_graphs import Recorded, graphs_of
 from torch import nn
 
 from torchamp import amp
+from torchamp.amp import _graphed
 
 X, TARGET = torch.linspace(-2, 2, 8 * 32).view(8, 32).sin(), torch.arange(8) % 5
 
@@ -210,3 +213,48 @@ def test_weights_that_are_lent_in_float32_are_in_no_float8(level):
         expected = 0 if level == "O5" else 2
         assert counted(lambda: model(X))[1] == expected
     assert counted(lambda: model(X))[1] == 2
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_iterations_through_a_graph_are_the_eager_ones(level, monkeypatch):
+    (model, optimizer), (other, its) = (
+        in_float8(level, Blocks(), optimizer=fused_adam) for _ in range(2)
+    )
+    other.load_state_dict(model.state_dict())
+    recorded = Recorded(lambda x: step(model, optimizer, x), model, optimizer)
+    monkeypatch.setattr(_graphed._Graphed, "graphs_of", graphs_of(recorded))
+    run = amp.graphed(recorded)
+    for i in range(8):
+        run(X * i)
+        step(other, its, X * i)
+        assert torch.equal(model(X), other(X))
+    assert recorded.captures == 1
+    amp.release(model)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_graph_has_the_casts_of_weights_and_what_replays_write_is_seen(level, monkeypatch):
+    model, optimizer = in_float8(level, Blocks(), optimizer=fused_adam)
+
+    class Halving:
+        """In place of a graph: it halves the weights, and nothing tells the host."""
+
+        device_type, aside = "cpu", contextlib.nullcontext
+
+        def __init__(self, device: torch.device) -> None:
+            pass
+
+        @contextlib.contextmanager
+        def capture(self):
+            yield lambda: [param.data.mul_(0.5) for param in model.parameters()]
+
+    monkeypatch.setattr(_graphed._Graphed, "graphs_of", Halving)
+    run = amp.graphed(lambda x: step(model, optimizer, x))
+    for _ in range(3):
+        run(X)
+    model(X)  # leaves copies
+    assert casts(lambda: run(X)) == 2 + 2 + 2
+    for _ in range(2):
+        assert casts(lambda: model(X)) == 2 + 2
+        run(X)
+    amp.release(model)

@@ -1,6 +1,5 @@
-"""Linears in float8, their products, counted, and what these would be in float64."""
+"""Linears in float8, and their products, counted."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,13 +47,6 @@ def casts(function: Callable[[], Any]) -> int:
     _, before = _C.float8_counts()
     function()
     return _C.float8_counts()[1] - before
-
-
-def rounded(tensor: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> torch.Tensor:
-    """What a float8 copy of it holds, in float64."""
-    amax = tensor.detach().abs().max().double().item()
-    scale = 2.0 ** math.ceil(math.log2(amax / torch.finfo(dtype).max)) if amax else 1.0
-    return (tensor.detach().float() / scale).to(dtype).double() * scale
 
 
 def relative_error(tensor: torch.Tensor, right: torch.Tensor) -> float:
