@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import torchamp
 from torchamp import optimizers
+from torchamp.amp._casts.cast import NONE
+from torchamp.amp._casts.float8 import choose
 
 LEARNING_RATE = 1e-4
 T = TypeVar("T")
@@ -107,17 +109,9 @@ def opt_level(
     return Training(run, lambda: halvings(first_scale, scaler.loss_scale()), handle.close)
 
 
-def large_linears(network: nn.Module) -> dict[str, nn.Linear]:
+def large_linears(network: nn.Module) -> dict[str, nn.Module]:
     """Those that float8=True means, by name. Raises ValueError if there is none."""
-    linears = [(n, each) for n, each in network.named_modules() if isinstance(each, nn.Linear)]
-    large = {
-        name: each
-        for name, each in linears[:-1]
-        if all(n >= 1024 and n % 16 == 0 for n in each.weight.shape)
-    }
-    if not large:
-        raise ValueError("no linear is large enough for float8")
-    return large
+    return {name: network.get_submodule(name) for name, _ in choose([network], NONE, True)[0]}
 
 
 def torchao_float8(network: nn.Module, batch: Batch, *, is_compiled: bool = False) -> Training:
