@@ -1,15 +1,15 @@
-// A block's sum, in a fixed order.
+// What the threads of a warp or a block have together, in a fixed order.
 #pragma once
 
 #include "cuda/device.h"
 
 namespace torchamp::cuda {
 
-/// The warp's sum, in its first lane.
-template <class T>
-TORCHAMP_DEVICE T warp_sum(T value) {
+/// The values of a warp's lanes, combined by twos, in its first lane.
+template <class T, class Combine>
+TORCHAMP_DEVICE T combined_in_warp(T value, const Combine& combine) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    value += __shfl_down_sync(kFullWarp, value, distance);
+    value = combine(value, __shfl_down_sync(kFullWarp, value, distance));
   }
   return value;
 }
@@ -19,7 +19,7 @@ template <int kBlock, class T>
 TORCHAMP_DEVICE T block_sum(T value) {
   constexpr int kWarps = kBlock / kWarp;
   __shared__ T sums[kWarps];
-  const T of_warp = warp_sum(value);
+  const T of_warp = combined_in_warp(value, [](T one, T other) { return one + other; });
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = of_warp;
   __syncthreads();
   T total = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/arguments.h"
+#include "cuda/block_sum.h"
 #include "cuda/last_block.h"
 #include "cuda/walk.h"
 
@@ -23,14 +24,6 @@ struct MagnitudeElement {
   }
 };
 
-/// The warp's largest, in its first lane.
-TORCHAMP_DEVICE uint32 warp_max(uint32 value) {
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    value = max(value, __shfl_down_sync(kFullWarp, value, distance));
-  }
-  return value;
-}
-
 template <class Launch>
 TORCHAMP_DEVICE void float8_scales(const Launch& launch) {
   const Float8ScalesArguments& arguments = launch.arguments;
@@ -39,7 +32,8 @@ TORCHAMP_DEVICE void float8_scales(const Launch& launch) {
     const auto slice = slice_of(launch, unit);
     MagnitudeElement element;
     walk(slice, element, warp_team());
-    const uint32 largest = warp_max(element.largest);
+    const uint32 largest =
+        combined_in_warp(element.largest, [](uint32 one, uint32 other) { return max(one, other); });
     if (threadIdx.x % kWarp == 0) atomicMax(arguments.magnitudes + slice.position, largest);
   }
   if (arguments.ticket == nullptr || !is_last_block</*sees_writes=*/true>(arguments.ticket)) return;

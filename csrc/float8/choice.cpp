@@ -15,7 +15,6 @@ using Texts = std::vector<std::string>;
 
 /// Below it, casts cost more than products gain.
 constexpr int64_t kLeastSize = 1024;
-constexpr int kLeastCapability = 89;
 
 bool fits(const Candidate& candidate) {
   const at::Tensor& weight = candidate.weight;
@@ -55,16 +54,6 @@ std::string millions(int64_t count) {
   count < 100'000'000 ? text << std::setprecision(3) << count / 1e6
                       : text << std::llround(count / 1e6);
   return text.str() + " M";
-}
-
-void check_device(const Candidate& candidate) {
-  const at::Device device = candidate.weight.device();
-  const int capability = device.is_cuda() ? detail::compute_capability(device) : 0;
-  TORCH_CHECK(device.is_cpu() || capability >= kLeastCapability,
-              "initialize: expected the linears of float8 on the CPU or a CUDA device of compute "
-              "capability 8.9 or newer, got \"",
-              candidate.name, "\" on ", device,
-              device.is_cuda() ? c10::str(", of ", capability / 10, '.', capability % 10) : "");
 }
 
 /// Why float8=true leaves it out; "" where it does not.
@@ -111,6 +100,16 @@ void check_name(const std::string& name, const std::vector<Candidates>& models) 
 
 }  // namespace
 
+void check_device(const std::string& name, at::Device device, int capability) {
+  const bool is_known = device.is_cuda() && capability > 0;
+  const bool is_new = device.is_cuda() && (!is_known || capability >= detail::kFloat8Capability);
+  TORCH_CHECK(device.is_cpu() || is_new,
+              "initialize: expected the linears of float8 on the CPU or a CUDA device of compute "
+              "capability 8.9 or newer, got \"",
+              name, "\" on ", device,
+              is_known ? c10::str(", of ", capability / 10, '.', capability % 10) : "");
+}
+
 Choice choose(const std::vector<Candidates>& models, const Texts& names) {
   for (const std::string& name : names) check_name(name, models);
   Choice choice;
@@ -137,7 +136,8 @@ Choice choose(const std::vector<Candidates>& models, const Texts& names) {
         obstacles.push_back(c10::str(name, " (", why, ")"));
         continue;
       }
-      check_device(each);
+      const at::Device device = each.weight.device();
+      check_device(each.name, device, device.is_cuda() ? detail::compute_capability(device) : 0);
       choice.linears.emplace_back(name, each.weight);
       chosen += each.weight.numel();
     }

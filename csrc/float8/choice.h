@@ -39,4 +39,8 @@ struct Choice {
 TORCHAMP_API Choice choose(const std::vector<Candidates>& models,
                            const std::vector<std::string>& names);
 
+/// Throws RuntimeError unless products of a weight on `device` may be in float8. capability: of a
+/// CUDA device, as detail::compute_capability() gives it; 0, unknown, is left to torch.
+TORCHAMP_API void check_device(const std::string& name, at::Device device, int capability);
+
 }  // namespace torchamp::float8

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torchamp/detail/export.h>
 
 #include <optional>
 
@@ -28,5 +29,8 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
 /// other ops, for good: threads may be open when the last model closes. Throws RuntimeError where
 /// another library has the key.
 void register_kernels();
+
+/// Logs, once a graph of torch.compile has a product, that it is in bfloat16.
+TORCHAMP_API void tell_of_next_graph();
 
 }  // namespace torchamp::float8

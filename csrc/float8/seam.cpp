@@ -6,7 +6,9 @@
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
+#include <torchamp/logging.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "autocast/open_autocast.h"
@@ -65,6 +67,15 @@ bool is_floating(const Tensor& tensor) {
 bool is_fake(const Tensor& tensor) {
   return tensor.key_set().has(DispatchKey::Python) && tensor.has_storage() &&
          tensor.unsafeGetTensorImpl()->unsafe_storage().device_type() == at::kMeta;
+}
+
+std::atomic<bool> tells_of_graph{false};
+
+void tell_of_graph() {
+  if (!tells_of_graph.exchange(false)) return;
+  log_message(LogLevel::kInfo,
+              "float8: compiled graphs compute linears in bfloat16; torchao's layers are in float8 "
+              "there");
 }
 
 /// The dtype of a product's output; empty where it is not in float8.
@@ -144,6 +155,10 @@ struct Kernels {
 };
 
 }  // namespace
+
+void tell_of_next_graph() {
+  tells_of_graph = true;
+}
 
 void register_kernels() {
   static std::mutex mutex;

@@ -1,9 +1,10 @@
 #include "float8/weights.h"
 
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/isnan.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torchamp/logging.h>
 
 #include <map>
 
@@ -84,24 +85,20 @@ Found find(const Tensor& matrix) {
   return {weights, index, !is_same};
 }
 
-void tell_of_graph() {
-  bool tells = false;
-  std::unique_lock<std::mutex> lock(registry().mutex);
-  for (const auto& each : registry().known) {
-    tells |= std::exchange(each.second.weights->tells_, false);
-  }
-  lock.unlock();
-  if (!tells) return;
-  log_message(LogLevel::kInfo,
-              "float8: compiled graphs compute linears in bfloat16; torchao's layers are in float8 "
-              "there");
-}
-
-Weights::Weights(const Named& linears, bool follows_casts, bool tells)
-    : follows_casts_(follows_casts), tells_(tells) {
+Weights::Weights(const Named& linears, bool follows_casts) : follows_casts_(follows_casts) {
   for (const auto& [name, param] : linears) {
     weights_.push_back({name, param, param.scalar_type(), false, {}, {}, {}});
   }
+}
+
+auto Weights::open(const Named& linears, bool follows_casts) -> Open {
+  Open opened(c10::make_intrusive<Weights>(linears, follows_casts).release());
+  opened->follow();
+  return opened;
+}
+
+void Weights::Close::operator()(Weights* weights) const {
+  c10::intrusive_ptr<Weights>::reclaim(weights)->close();
 }
 
 void Weights::follow() {
@@ -123,7 +120,8 @@ void Weights::follow() {
 }
 
 void Weights::close() {
-  forget();
+  forget_copies();
+  opened_.close();
   const std::lock_guard<std::mutex> lock(registry().mutex);
   is_closed_ = true;
   erase_where(registry().known, [this](const Known& each) { return each.weights.get() == this; });
@@ -182,7 +180,7 @@ void Weights::note_grad(size_t index, const Tensor& scale) {
   weights_[index].grad_scale = scale;
 }
 
-void Weights::forget() {
+void Weights::forget_copies() {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Weight& weight : weights_) weight.copy.reset();
   input_.reset();
@@ -203,6 +201,19 @@ std::string Weights::nonfinite() {
     if (is_nan(each->grad_scale)) return "the grad of the output of " + each->name;
   }
   return "";
+}
+
+Float8Forward::Float8Forward(Weights& weights)
+    : weights_(c10::intrusive_ptr<Weights>::reclaim_copy(&weights)), joined_(weights.opened_) {
+  weights_->follow();
+  if (weights_->follows_casts()) return;
+  const bool is_off = at::autocast::is_autocast_cache_enabled();
+  shield_.emplace();
+  at::autocast::set_autocast_cache_enabled(is_off);
+}
+
+Float8Forward::~Float8Forward() {
+  if (!at::GradMode::is_enabled()) weights_->forget_copies();
 }
 
 }  // namespace torchamp::float8

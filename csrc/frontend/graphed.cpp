@@ -229,7 +229,6 @@ class GraphedFunction::Impl {
     }
     if (!form->graph) capture(*form, inputs);
     replay(*form->graph, inputs);
-    for (const Optimizer& each : form->optimizers) each.amp()->session().forget_copies();
     return form->graph->result;
   }
 

@@ -238,7 +238,7 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     optimizer.state->grads().one_pass().switch_to(is_one_pass);
   }
   if (options.float8()) {
-    float8_.emplace(in_float8.linears, uses_autocast(), options.verbosity() > 0);
+    float8_ = float8::Weights::open(in_float8.linears, uses_autocast());
   }
   const bool rounds = c10::isReducedFloatingType(input_type().value_or(at::kFloat));
   if (rounds && !optimizers_.empty()) rounded().add(given.cast);

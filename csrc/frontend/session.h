@@ -17,7 +17,7 @@
 
 #include "autocast/open_autocast.h"
 #include "core/loan.h"
-#include "float8/float8.h"
+#include "float8/weights.h"
 #include "frontend/wrapped_optimizer.h"
 
 namespace torchamp {
@@ -47,9 +47,8 @@ class Session {
   const OpenAutocast& open_autocast() const { return *open_autocast_; }
 
   /// Products of linears in float8, until close(). Null where they are not.
-  float8::Float8* float8() { return float8_ ? &*float8_ : nullptr; }
-  const float8::Float8* float8() const { return float8_ ? &*float8_ : nullptr; }
-  /// Before a step, and after a replay: weights are cast to float8 again.
+  float8::Weights* float8() const { return float8_.get(); }
+  /// Before a step, a capture or a replay: weights are cast to float8 again.
   void forget_copies() {
     if (float8_) float8_->forget_copies();
   }
@@ -148,7 +147,7 @@ class Session {
   std::mutex warning_;
   std::unordered_set<std::string> warned_;
   std::optional<OpenAutocast> open_autocast_;
-  std::optional<float8::Float8> float8_;
+  float8::Weights::Open float8_;
 };
 
 /// A scope, around a step, in which lend() lends nothing.

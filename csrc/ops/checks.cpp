@@ -32,15 +32,20 @@ void check_array(const char* op, const char* name, const at::Tensor& tensor, at:
               tensor.device());
 }
 
+void check_array(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype,
+                 at::Device device, const char* what, size_t count) {
+  check_array(op, name, tensor, dtype, device);
+  TORCH_CHECK(static_cast<size_t>(tensor.numel()) == count, op, ": expected ", name,
+              " to have one element per ", what, ", ", count, ", got ", tensor.numel());
+}
+
 void check_flags(const char* op, const at::Tensor& found_inf,
                  const std::optional<at::Tensor>& per_tensor, size_t length) {
   check_scalar(op, "found_inf", found_inf, at::kFloat);
   if (!per_tensor.has_value()) return;
   constexpr const char* kName = "found_inf_per_tensor";
-  check_array(op, kName, *per_tensor, at::kByte, found_inf.device());
+  check_array(op, kName, *per_tensor, at::kByte, found_inf.device(), "tensor", length);
   check_memory(op, kName, *per_tensor, /*takes_meta=*/is_meta(found_inf));
-  TORCH_CHECK(static_cast<size_t>(per_tensor->numel()) == length, op, ": expected ", kName,
-              " to have one element per tensor, ", length, ", got ", per_tensor->numel());
 }
 
 }  // namespace torchamp

@@ -18,6 +18,10 @@ void check_scalar(const char* op, const char* name, const at::Tensor& tensor, at
 void check_array(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype,
                  at::Device device);
 
+/// Checks that it has `count` elements, one per `what`, too.
+void check_array(const char* op, const char* name, const at::Tensor& tensor, at::ScalarType dtype,
+                 at::Device device, const char* what, size_t count);
+
 /// Throws unless `found_inf` is a float32 scalar and `per_tensor`, if given, is contiguous uint8
 /// with `length` elements on its device.
 void check_flags(const char* op, const at::Tensor& found_inf,

@@ -92,10 +92,7 @@ void check_matrices(TensorList tensors, const Tensor& scales) {
   check_dtypes(kOp, tensors);
   TORCH_CHECK_TYPE(scales.defined(), kOp, ": expected scales to be a tensor, got none");
   check_memory(kOp, "scales", scales, /*takes_meta=*/is_meta(scales));
-  check_array(kOp, "scales", scales, at::kFloat, scales.device());
-  TORCH_CHECK(static_cast<size_t>(scales.numel()) == tensors.size(), kOp,
-              ": expected scales to have one element per tensor, ", tensors.size(), ", got ",
-              scales.numel());
+  check_array(kOp, "scales", scales, at::kFloat, scales.device(), "tensor", tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     check_memory(kOp, "tensors", i, tensors[i],
                  /*takes_meta=*/is_meta(scales) || tensors[i].device().is_meta());

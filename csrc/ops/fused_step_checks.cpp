@@ -15,9 +15,7 @@ constexpr const char* kFusedStep = "fused_step";
 
 void check_row(const char* name, const Tensor& tensor, at::ScalarType dtype, int64_t length,
                at::Device device) {
-  check_array(kFusedStep, name, tensor, dtype, device);
-  TORCH_CHECK(tensor.numel() == length, kFusedStep, ": expected ", name,
-              " to have one element per position, ", length, ", got ", tensor.numel());
+  check_array(kFusedStep, name, tensor, dtype, device, "position", static_cast<size_t>(length));
 }
 
 void check_optional_scalar(const char* name, const OptionalTensor& tensor, const Tensor& steps) {

@@ -15,7 +15,7 @@ class Context {
   explicit Context(Args... args) : args_(args...) {}
 
   void enter() {
-    std::apply([this](const auto&... args) { scope_.emplace(args...); }, args_);
+    std::apply([this](auto&... args) { scope_.emplace(args...); }, args_);
   }
   void exit(const pybind11::args&) { scope_.reset(); }
 

@@ -1,8 +1,7 @@
-#include "float8/float8.h"
-
 #include <tuple>
 
 #include "float8/choice.h"
+#include "float8/linear.h"
 #include "python/bindings.h"
 #include "python/context.h"
 
@@ -11,7 +10,6 @@ namespace {
 
 namespace py = pybind11;
 
-using float8::Float8;
 using float8::Float8Forward;
 using float8::Weights;
 
@@ -40,18 +38,22 @@ void bind_float8(py::module_& module) {
              "matrix a name, whether the module of that name is an embedding, and whether it stays "
              "in float32. Returns the weights that initialize puts into float8 by the names of "
              "their linears, and the line that it logs. Raises ValueError where there are none.");
-  py::class_<Float8>(module, "Float8", "Products in float8 from now until closed, in this thread.")
-      .def(py::init<const Weights::Named&, bool, bool>(), py::arg("linears"),
-           py::arg("follows_casts"), py::arg("tells"))
-      .def("close", &Float8::close)
-      .def("forget_copies", &Float8::forget_copies)
+  py::class_<Weights, Weights::Open>(module, "Float8",
+                                     "Products in float8 from now until closed, in this thread.")
+      .def(py::init([](const Weights::Named& linears, bool follows_casts, bool tells) {
+             if (tells) float8::tell_of_next_graph();
+             return Weights::open(linears, follows_casts);
+           }),
+           py::arg("linears"), py::arg("follows_casts"), py::arg("tells"))
+      .def("close", &Weights::close)
+      .def("forget_copies", &Weights::forget_copies)
       .def(
-          "nonfinite", &Float8::nonfinite, Unlocked(),
+          "nonfinite", &Weights::nonfinite, Unlocked(),
           "Which tensor of the last products was the first that was not finite; \"\" if all were.");
-  bind_context<Context<Float8Forward, const Float8&>>(
+  bind_context<Context<Float8Forward, Weights&>>(
       module, "Float8Forward",
       "A context around a forward of its models, in any thread; at O5 a ShieldFromAutocast, too.")
-      .def(py::init<const Float8&>(), py::arg("float8"), py::keep_alive<1, 2>());
+      .def(py::init<Weights&>(), py::arg("float8"), py::keep_alive<1, 2>());
   module.def(
       "float8_counts",
       [] {

@@ -46,6 +46,9 @@ namespace detail {
 /// 10 · major + minor of a CUDA device; 0 where torchamp cannot ask the driver.
 TORCHAMP_API int compute_capability(c10::Device device);
 
+/// The least that multiplies in float8.
+constexpr int kFloat8Capability = 89;
+
 }  // namespace detail
 
 }  // namespace torchamp

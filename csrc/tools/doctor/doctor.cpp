@@ -183,7 +183,7 @@ Diagnostic kernels_diagnostic(const std::string& device, const Backend& backend)
 Diagnostic float8_diagnostic(const std::string& device, int capability, bool is_in_torch) {
   const std::string subject = "float8 products on " + device;
   if (!is_in_torch) return {subject, "none: this torch has no _scaled_mm for CUDA"};
-  if (capability >= 89) return {subject, "torch has them"};
+  if (capability >= detail::kFloat8Capability) return {subject, "torch has them"};
   return {subject, "none: they need sm_89 or newer, and this is sm_" + std::to_string(capability)};
 }
 

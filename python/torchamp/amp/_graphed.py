@@ -238,8 +238,6 @@ class _Graphed:
         if form.graph is None:
             form.graph = self._capture(form, spec, leaves, states)
         self._replay(form.graph, tensors)
-        for state in states:
-            state.session.forget_copies()
         return form.graph.result
 
     def _form_of(self, spec: TreeSpec, leaves: list[Any]) -> _Form | None:

@@ -212,7 +212,7 @@ class Session:
             state.publish_masters()
 
     def forget_copies(self) -> None:
-        """Before a step, and after a replay: weights are cast to float8 again."""
+        """Before a step, a capture or a replay: weights are cast to float8 again."""
         if self.float8 is not None:
             self.float8.forget_copies()
 
