@@ -1,5 +1,7 @@
 // languages exchange <level> <optimizer> <from> <first step> <end step> <to>
 //
+// <level> may be followed by "wide", whose net has 16 inputs instead of 4, and that by "float8".
+//
 // Loads a checkpoint, trains from the first step up to before the end step, and writes a
 // checkpoint with the loaded one's extra, and the net alone, as LibTorch does, to <to>.net. Starts
 // with new weights if <from> is "-". Sets the random numbers to the extra's "rng", and adds some
@@ -45,17 +47,22 @@ const std::map<std::string, std::string> kOptions{{"SGD", "lr=0.125 momentum=0.5
                                                   {"FusedLAMB", "lr=0.01"}};
 
 struct NetImpl : torch::nn::Module {
+  explicit NetImpl(int64_t inputs)
+      : first(register_module("first", torch::nn::Linear(inputs, 2 * inputs))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(2 * inputs))),
+        last(register_module("last", torch::nn::Linear(2 * inputs, 3))) {}
   Tensor forward(const Tensor& x) { return last(at::relu(norm(first(x)))); }
 
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(4, 8));
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(8));
-  torch::nn::Linear last = register_module("last", torch::nn::Linear(8, 3));
+  torch::nn::Linear first;
+  torch::nn::BatchNorm1d norm;
+  torch::nn::Linear last;
 };
 TORCH_MODULE(Net);
 
 /// The loss on the batch of that seed.
 Tensor loss_of(torchamp::Model<Net>& model, int64_t seed) {
-  const Tensor x = at::randn({16, 4}, at::detail::createCPUGenerator(seed));
+  const int64_t inputs = model.module()->first->options.in_features();
+  const Tensor x = at::randn({16, inputs}, at::detail::createCPUGenerator(seed));
   return at::cross_entropy_loss(model(x).to(at::kFloat), x.sum(1).gt(0).to(at::kLong));
 }
 
@@ -68,11 +75,14 @@ void train(torchamp::Amped<Net>& amped, int64_t first, int64_t end) {
 }
 
 void run(const std::vector<std::string>& arguments) {
-  Net net;
+  const std::string& level = arguments.at(0);
+  const auto has = [&](const char* word) { return level.find(word) != std::string::npos; };
+  auto options = torchamp::Options(level.substr(0, 2)).verbosity(0);
+  if (has("float8")) options.float8({"first"});
+  Net net(has("wide") ? 16 : 4);
   const std::string& kind = arguments.at(1);
   const auto optimizer = make_optimizer(kind, kOptions.at(kind), net->parameters());
-  auto amped =
-      torchamp::initialize(net, *optimizer, torchamp::Options(arguments.at(0)).verbosity(0));
+  auto amped = torchamp::initialize(net, *optimizer, options);
   torchamp::Extra extra;
   if (arguments.at(2) != "-") extra = torchamp::load(amped, arguments.at(2));
   if (extra.count("rng") != 0) {

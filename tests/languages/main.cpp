@@ -186,6 +186,7 @@ amp::Options options_of(const Args& args) {
     if (name == "max_loss_scale") options.max_loss_scale(std::stod(value));
     if (name == "cast_model_type") options.cast_model_type(dtype_of(value));
     if (name == "patch_torch_functions") options.autocast(value == "1");
+    if (name == "float8") value == "1" ? options.float8() : options.float8(split(value, ','));
   }
   return options;
 }

@@ -6,12 +6,15 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torchamp/autocast.h>
+#include <torchamp/detail/graphed.h>
+#include <torchamp/optim/adam.h>
 
 #include <cmath>
 #include <thread>
 
+#include "checkpoints.h"
 #include "errors.h"
-#include "float8/product.h"
+#include "float8/choice.h"
 #include "net.h"
 #include "tensors.h"
 
@@ -28,6 +31,13 @@ int64_t products_of(const Function& function) {
   const int64_t before = float8::counts().products;
   function();
   return float8::counts().products - before;
+}
+
+template <class Function>
+int64_t casts_of(const Function& function) {
+  const int64_t before = float8::counts().casts;
+  function();
+  return float8::counts().casts - before;
 }
 
 /// Two linears that fit, and one that does not.
@@ -72,30 +82,24 @@ INSTANTIATE_TEST_SUITE_P(Levels, Float8, testing::Values(OptLevel::O4, OptLevel:
                          [](const auto& info) { return name(info.param); });
 
 TEST_P(Float8, LinearsOfAnyInputAreProducts) {
-  struct OneImpl : torch::nn::Module {
-    explicit OneImpl(bool bias) {
-      layer = register_module("layer", Linear(LinearOptions(64, 32).bias(bias)));
-    }
-    Tensor forward(const Tensor& x) { return layer(x); }
-    Linear layer{nullptr};
-  };
-  TORCH_MODULE(One);
   for (const bool bias : {true, false}) {
-    One one(bias);
-    auto amped = initialize(one, in_float8(level(), {"layer"}));
+    torch::nn::Sequential one(Linear(LinearOptions(64, 32).bias(bias)));
+    auto amped = initialize(one, in_float8(level(), {"0"}));
+    auto* const layer = one[0]->as<Linear>();
     for (const auto& sizes : std::vector<std::vector<int64_t>>{{64}, {3, 64}, {2, 3, 64}}) {
       const Tensor x = activations(level(), sizes).requires_grad_();
       Tensor y;
-      EXPECT_EQ(products_of([&] { y = one->layer(x); }), 1);
+      EXPECT_EQ(products_of([&] { y = layer->forward(x); }), 1);
       EXPECT_EQ(products_of([&] { y.sum().backward(); }), 2);
       EXPECT_EQ(y.dim(), x.dim());
       EXPECT_EQ(x.grad().sizes(), x.sizes());
+      EXPECT_EQ(products_of([&] { y = at::linear(x, layer->weight.detach()); }), 1);
+      EXPECT_EQ(y.dim(), x.dim());
       EXPECT_EQ(products_of([&] { y = amped(x.detach()); }), 1);
       EXPECT_EQ(y.scalar_type(), at::kFloat);
     }
-    const Tensor x = activations(level(), {3, 64}), &weight = one->layer->weight;
+    const Tensor x = activations(level(), {3, 64}), &weight = layer->weight;
     EXPECT_EQ(products_of([&] { torch::nn::functional::linear(x, weight); }), 1);
-    EXPECT_EQ(products_of([&] { at::linear(x, weight.detach()); }), 1);
     EXPECT_EQ(products_of([&] { x.mm(weight.t()); }), 1);
     EXPECT_EQ(products_of([&] { at::einsum("bk,nk->bn", {x, weight}); }), 0);
   }
@@ -140,16 +144,63 @@ TEST_P(Float8, ProductsAreThoseOfTheRoundedNumbers) {
   }
 }
 
-TEST_P(Float8, ProductsWithoutGradsAreTheSame) {
-  Blocks net;
-  auto amped = initialize(net, in_float8(level()));
-  const Tensor x = at::randn({4, 32}), right = amped(x);
-  {
-    const torch::NoGradGuard no_grad;
-    EXPECT_TRUE(at::equal(amped(x), right));
+/// A product's operands, and the grad of its output.
+struct Given {
+  Tensor x, weight, grad;
+
+  void scale(double factor) { *this = {x * factor, weight * factor, grad * factor}; }
+  Tensor by_token() const { return grad.narrow(1, 0, 1); }
+};
+
+/// What is made of Gaussian ones [M, K], [N, K] and [M, N], as in test_float8_products.py.
+const std::pair<const char*, void (*)(Given&)> kDistributions[] = {
+    {"Gaussian", [](Given&) {}},
+    {"tiny", [](Given& t) { t.scale(0x1p-40); }},
+    {"huge", [](Given& t) { t.scale(0x1p40); }},
+    {"uniform",
+     [](Given& t) {
+       t = {t.x.erf(), t.weight.erf(), t.grad.erf()};
+     }},
+    {"RMS-normed", [](Given& t) { t.x.div_(t.x.pow(2).mean({1}, true).sqrt()); }},
+    {"GELU", [](Given& t) { t.x = at::gelu(t.x); }},
+    {"SwiGLU", [](Given& t) { t.x = at::silu(t.x).mul(at::randn_like(t.x)); }},
+    {"ReLU squared", [](Given& t) { t.x.relu_().square_(); }},
+    {"channels 1000 times the others",
+     [](Given& t) {
+       t.x.narrow(1, 0, 2).mul_(1000);
+       t.weight.narrow(1, 0, 2).div_(1000);
+     }},
+    {"grads log-normal by number", [](Given& t) { t.grad.mul_(at::randn_like(t.grad).exp()); }},
+    {"grads log-normal by token",
+     [](Given& t) { t.grad.mul_(at::randn_like(t.by_token()).exp()); }},
+    {"grads of 40 octaves by number",
+     [](Given& t) { t.grad.mul_((at::rand_like(t.grad) * 40).exp2()); }},
+    {"grads of 40 octaves by token",
+     [](Given& t) { t.grad.mul_((at::rand_like(t.by_token()) * 40).exp2()); }}};
+
+TEST_P(Float8, ErrorsAreWithinTheBoundsOfTheDocs) {
+  constexpr int64_t kShapes[][3] = {
+      {256, 256, 512}, {512, 32, 16}, {61, 512, 1008}, {128, 64, 4096}};
+  for (const auto& [title, change] : kDistributions) {
+    for (const auto& [m, n, k] : kShapes) {
+      SCOPED_TRACE(c10::str(title, ": ", m, ", ", n, ", ", k));
+      Given given{at::randn({m, k}), at::randn({n, k}), at::randn({m, n})};
+      change(given);
+      const auto rounded = [](const Tensor& t) { return t.to(at::kBFloat16).to(at::kDouble); };
+      const Tensor right_x = rounded(given.x), weight = rounded(given.weight);
+      const Tensor grad = rounded(given.grad);
+      torch::nn::Sequential one(Linear(LinearOptions(k, n).bias(false)));
+      auto amped = initialize(one, in_float8(level(), {"0"}));
+      auto* const layer = one[0]->as<Linear>();
+      layer->weight.set_data(weight.to(layer->weight.scalar_type()));
+      const Tensor x = right_x.to(activations(level(), {}).scalar_type()).requires_grad_();
+      const Tensor y = layer->forward(x);
+      y.backward(grad.to(y.scalar_type()));
+      EXPECT_LT(relative_error(y.detach(), right_x.mm(weight.t())), 0.045);
+      EXPECT_LT(relative_error(x.grad(), grad.mm(weight)), 0.07);
+      EXPECT_LT(relative_error(layer->weight.grad(), grad.t().mm(right_x)), 0.07);
+    }
   }
-  const c10::InferenceMode inference;
-  EXPECT_EQ(products_of([&] { EXPECT_TRUE(at::equal(amped(x), right)); }), 2);
 }
 
 TEST_P(Float8, OtherThreadsJoinInForwardsAndByState) {
@@ -205,55 +256,89 @@ TEST_P(Float8, StepsAreSeenAndOverflowsNameTheProduct) {
   EXPECT_TRUE(at::equal(model(x), after));
 }
 
-TEST_P(Float8, SecondDerivativesAreRefused) {
-  Blocks net;
-  auto amped = initialize(net, in_float8(level()));
-  const Tensor x = activations(level(), {4, 32}).requires_grad_();
-  const Tensor y = net->ff->forward(x).sum();
-  EXPECT_EQ(message_of<c10::NotImplementedError>([&] {
-              torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true);
-            }),
-            "linear: a product in float8 has no second derivative; compute it in "
-            "amp.disable_casts()");
-}
+/// Blocks in training by Adam.
+struct Trained {
+  explicit Trained(const Options& options)
+      : adam(net->parameters(), 0.01), amped(initialize(net, adam, options)) {}
 
-TEST(Float8Options, LevelsRefuseIt) {
-  const auto refused = [](const Options& options) {
-    return message_of([&] { options.resolve(); });
-  };
-  EXPECT_EQ(refused(Options("O0").float8()),
-            "initialize: float8 cannot be set at opt_level O0: its products are in float32: use O4 "
-            "or O5");
-  for (const char* level : {"O1", "O2", "O3"}) {
-    EXPECT_EQ(refused(Options(level).float8()),
-              c10::str("initialize: float8 cannot be set at opt_level ", level,
-                       ": float16 has 5 exponent bits, as e5m2 has: use O4 or O5"));
+  Tensor step(const Tensor& x) {
+    amped.optimizer.zero_grad();
+    const Tensor loss = amped.model(x).pow(2).sum();
+    scale_loss(loss, amped.optimizer).backward();
+    amped.optimizer.step();
+    return loss.detach();
   }
-  EXPECT_EQ(refused(Options("O5").float8().cast_model_type(at::kHalf)),
-            "initialize: float8 cannot be set at opt_level O5: only products in bfloat16 are "
-            "computed in it, and others are chosen");
-  EXPECT_EQ(refused(Options("O1").float8().float8(false)), "no error");
+  std::vector<Tensor> weights() { return amped.optimizer.master_params(); }
+
+  Blocks net;
+  optim::FusedAdam adam;
+  Amped<Blocks> amped;
+};
+
+TEST_P(Float8, AResumedRunTakesTheSameStepsAndFilesDoNotKnowOfFloat8) {
+  Trained run(in_float8(level())), resumed(in_float8(level())), plain(quiet(level()));
+  const Tensor x = at::randn({4, 32});
+  const File file;
+  run.step(x);
+  save(run.amped, file.path());
+  run.step(x);
+  load(resumed.amped, file.path());
+  resumed.step(x);
+  EXPECT_TRUE(same_bits(resumed.weights(), run.weights()));
+  load(plain.amped, file.path());
+  plain.step(x);
+  EXPECT_FALSE(same_bits(plain.weights(), run.weights()));
+  save(plain.amped, file.path());
+  load(run.amped, file.path());
+  EXPECT_TRUE(same_bits(plain.weights(), run.weights()));
 }
 
-TEST(Float8Options, WrongNamesChangeNothing) {
+/// In place of a graph: it halves the weights, and nothing tells the host.
+struct Halving : detail::DeviceGraph {
+  explicit Halving(Blocks net) : net(std::move(net)) {}
+  void begin_capture() override {}
+  void end_capture() override {}
+  void replay() override {
+    for (const Tensor& param : net->parameters()) param.variable_data().mul_(0.5);
+  }
+
   Blocks net;
-  const auto refused = [&](const Options& options) {
-    return message_of<c10::ValueError>([&] { auto amped = initialize(net, options); });
-  };
+};
+
+TEST_P(Float8, AGraphHasTheCastsOfWeightsAndWhatReplaysWriteIsSeen) {
+  Trained run(in_float8(level()));
+  detail::Graphed<std::function<Tensor(const Tensor&)>> graphed(
+      [&](const Tensor& x) { return run.step(x); },
+      {at::kCPU, [&] { return std::make_unique<Halving>(run.net); }}, /*max_graphs=*/1);
+  const Tensor x = at::randn({4, 32});
+  for (int i = 0; i < 3; ++i) graphed(x);
+  run.amped.model(x);  // leaves copies
+  EXPECT_EQ(casts_of([&] { graphed(x); }), 2 + 2 + 2);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(casts_of([&] { run.amped.model(x); }), 2 + 2);
+    graphed(x);
+  }
+}
+
+TEST(Float8Options, TakesNoEmptyList) {
   EXPECT_EQ(message_of<c10::ValueError>([] { in_float8(OptLevel::O5, {}); }),
             "initialize: expected float8 to name modules, got no names");
-  EXPECT_EQ(refused(Options("O5").float8({"ff", "f"}).verbosity(0)),
-            "initialize: expected float8 to name modules in the model, got \"f\"");
-  EXPECT_EQ(refused(Options("O4").float8({"head"}).verbosity(0)),
-            "initialize: expected float8 to name modules with linears whose dimensions are "
-            "multiples of 16, got \"head\" with \"head\" [5, 32]");
-  EXPECT_EQ(refused(Options("O5").float8().verbosity(0)),
-            "initialize: expected linears for float8, of 1024 by 1024 or more in multiples of 16, "
-            "neither the last of a model nor shared with an embedding, got \"ff.0\" [48, 32], "
-            "\"ff.1\" [32, 48], \"head\" [5, 32]; name the modules whose linears are to be in "
-            "float8 at any size");
-  EXPECT_EQ(net->head->weight.scalar_type(), at::kFloat);
-  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  EXPECT_EQ(message_of([] { Options("O1").float8().float8(false).resolve(); }), "no error");
+}
+
+TEST(Float8Options, DevicesWithoutFloat8AreRefused) {
+  const auto refused = [](at::Device device, int capability) {
+    return message_of([&] { float8::check_device("0.weight", device, capability); });
+  };
+  const std::string start =
+      "initialize: expected the linears of float8 on the CPU or a CUDA device of compute "
+      "capability 8.9 or newer, got \"0.weight\" on ";
+  EXPECT_EQ(refused({at::kCUDA, 1}, 86), start + "cuda:1, of 8.6");
+  EXPECT_EQ(refused(at::kXPU, 0), start + "xpu");
+  EXPECT_EQ(refused(at::kCPU, 0), "no error");
+  for (const int capability : {0, 89, 90, 120}) {
+    EXPECT_EQ(refused({at::kCUDA, 0}, capability), "no error");
+  }
 }
 
 TEST(Float8Options, TrueTakesLargeLinears) {

@@ -41,10 +41,12 @@ def run_cpp(*arguments: object) -> None:
 
 def run_python(level, name, source, first, end, target, **options) -> None:
     """The run of run_cpp, in Python."""
-    model = Net()
+    level, *words = level.split()
+    model = Net(16 if "wide" in words else 4)
     make = getattr(optimizers, name, None) or getattr(torch.optim, name)
     optimizer = make(model.parameters(), **OPTIONS[name], **options)
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    float8 = ["first"] if "float8" in words else False
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, float8=float8)
     if source != "-":
         amp.load(model, optimizer, source)
     for step in range(first, end):
@@ -115,6 +117,19 @@ def test_what_one_saved_the_other_saves_again(tmp_path, name, one, other):
     one("O2", name, tmp_path / "twice", 3, 3, tmp_path / "thrice")
     assert differences(tmp_path / "once", tmp_path / "twice") == {}
     assert differences(tmp_path / "once", tmp_path / "thrice") == {}
+
+
+@ORDERS
+def test_files_of_float8_are_those_of_the_level_in_the_other_language(tmp_path, one, other):
+    once, twice, thrice = (tmp_path / name for name in ("once", "twice", "thrice"))
+    one("O5 wide float8", "FusedAdam", "-", 0, 3, once)
+    other("O5 wide", "FusedAdam", once, 3, 3, twice)
+    assert differences(once, twice) == {}
+    other("O5 wide", "FusedAdam", once, 3, 6, twice)
+    other("O5 wide float8", "FusedAdam", once, 3, 6, thrice)
+    assert "models.0.first.weight" in differences(twice, thrice)
+    one("O5 wide float8", "FusedAdam", once, 3, 6, twice)
+    assert differences(twice, thrice) == {}
 
 
 def test_python_with_narrow_moments(tmp_path):

@@ -20,11 +20,11 @@ MASTER_LEVELS = ["O2", "O5"]
 class Net(nn.Module):
     """Linear, batch norm, linear: 6 parameters, 3 buffers."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: int = 4) -> None:
         super().__init__()
-        self.first = nn.Linear(4, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.last = nn.Linear(8, 3)
+        self.first = nn.Linear(inputs, 2 * inputs)
+        self.norm = nn.BatchNorm1d(2 * inputs)
+        self.last = nn.Linear(2 * inputs, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(torch.relu(self.norm(self.first(x))))
@@ -80,14 +80,15 @@ def initialized(opt_level: str, model=None, optimizer=sgd, device="cpu", **optio
     return amp.initialize(model, optimizer(model), opt_level=opt_level, **options)
 
 
-def batch(seed: int = 0, device="cpu") -> tuple[torch.Tensor, torch.Tensor]:
+def batch(seed: int = 0, device="cpu", inputs: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(16, 4, generator=generator)
+    x = torch.randn(16, inputs, generator=generator)
     return x.to(device), (x.sum(1) > 0).long().to(device)
 
 
 def loss_of(model: nn.Module, seed: int = 0) -> torch.Tensor:
-    x, target = batch(seed, next(model.parameters()).device)
+    first = next(model.parameters())
+    x, target = batch(seed, first.device, first.shape[-1])
     return nn.functional.cross_entropy(model(x).float(), target)
 
 

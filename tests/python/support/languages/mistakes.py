@@ -334,6 +334,9 @@ A_SCALE = "ValueError: initialize: expected loss_scale to be "
 A_FLOAT64_MODEL = (
     'initialize: expected models[0] to be in float32, got parameter "parts.0.value" in float64; '
 )
+NO_FLOAT8 = "RuntimeError: initialize: float8 cannot be set at opt_level "
+HALF = ": float16 has 5 exponent bits, as e5m2 has: use O4 or O5"
+NO_MODULE = "ValueError: initialize: expected float8 to name modules"
 #: What initialize is given, and tells.
 SETUPS: dict[str, tuple[dict[str, Any], str]] = {
     "an_unknown_level": ({"level": "O7"}, f'{A_LEVEL}"O7"'),
@@ -379,6 +382,32 @@ SETUPS: dict[str, tuple[dict[str, Any], str]] = {
         {"patch_torch_functions": True},
         "RuntimeError: initialize: patch_torch_functions cannot be set at opt_level O2: only O1 "
         "and O4 cast op by op",
+    ),
+    **{
+        f"float8_at_{level}": ({"level": level, "float8": True}, NO_FLOAT8 + level + why)
+        for level, why in {
+            "O0": ": its products are in float32: use O4 or O5",
+            **dict.fromkeys(("O1", "O2", "O3"), HALF),
+        }.items()
+    },
+    "float8_without_casts": (
+        {"level": "O4", "float8": True, "patch_torch_functions": False},
+        f"{NO_FLOAT8}O4: only products in bfloat16 are computed in it, and others are chosen",
+    ),
+    "float8_of_no_module": (
+        {"level": "O5", "float8": ("part",)},
+        f'{NO_MODULE} in the model, got "part"',
+    ),
+    "float8_of_odd_linears": (
+        {"level": "O4", "parts": ("scalar", "linear"), "float8": ("parts",)},
+        f'{NO_MODULE} with linears whose dimensions are multiples of 16, got "parts" with '
+        '"parts.1" [2, 3]',
+    ),
+    "float8_of_small_linears": (
+        {"level": "O5", "parts": ("linear",), "float8": True},
+        "ValueError: initialize: expected linears for float8, of 1024 by 1024 or more in multiples "
+        'of 16, neither the last of a model nor shared with an embedding, got "parts.0" [2, 3]; '
+        "name the modules whose linears are to be in float8 at any size",
     ),
     **{
         f"a_float64_model_at_{level}": (
