@@ -22,6 +22,7 @@ class Net(nn.Module):
 
     def __init__(self, inputs: int = 4) -> None:
         super().__init__()
+        self.inputs = inputs
         self.first = nn.Linear(inputs, 2 * inputs)
         self.norm = nn.BatchNorm1d(2 * inputs)
         self.last = nn.Linear(2 * inputs, 3)
@@ -87,8 +88,7 @@ def batch(seed: int = 0, device="cpu", inputs: int = 4) -> tuple[torch.Tensor, t
 
 
 def loss_of(model: nn.Module, seed: int = 0) -> torch.Tensor:
-    first = next(model.parameters())
-    x, target = batch(seed, first.device, first.shape[-1])
+    x, target = batch(seed, next(model.parameters()).device, getattr(model, "inputs", 4))
     return nn.functional.cross_entropy(model(x).float(), target)
 
 
