@@ -38,7 +38,7 @@ at::Tensor Amp::value(const at::Tensor& tensor) const {
 }
 
 void Amp::close() const {
-  session_->close();
+  session_->casts().close();
 }
 
 }  // namespace torchamp

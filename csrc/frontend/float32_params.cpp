@@ -14,7 +14,7 @@ std::shared_ptr<core::Loan> Session::lend() {
   for (size_t i = 0; i < optimizers_.size(); ++i) {
     if (optimizers_[i].is_alive()) optimizer(i);
   }
-  auto loan = std::make_shared<core::Loan>(masters_, cast_without_master());
+  auto loan = std::make_shared<core::Loan>(masters_, cast_without_master(*this));
   loan->begin();
   loan_ = loan;
   return loan;

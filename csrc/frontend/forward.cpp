@@ -1,4 +1,5 @@
 // Forward: the scope that a Model's call opens around the module's forward.
+#include <ATen/autocast_mode.h>
 #include <torchamp/model.h>
 
 #include <utility>
@@ -7,6 +8,22 @@
 #include "frontend/session.h"
 
 namespace torchamp::detail {
+namespace {
+
+/// Warns once of an autocast scope of the program in this thread, around a cast model.
+void warn_of_autocast(Session& session) {
+  const auto low = session.input_type();
+  if (!low || !c10::isReducedFloatingType(*low) || session.models().empty()) return;
+  const at::DeviceType type = session.loss_scalers().front().device().type();
+  if (!at::autocast::is_autocast_available(type) || !at::autocast::is_autocast_enabled(type))
+    return;
+  session.notices().warn_once(
+      c10::str("forward: expected no autocast around a model that initialize has cast to ", *low,
+               ", got a scope that casts to ", at::autocast::get_autocast_dtype(type),
+               ", which casts its ops again; leave the scope out"));
+}
+
+}  // namespace
 
 struct Forward::Casts {
   std::optional<float8::Float8Forward> in_float8;
@@ -17,12 +34,13 @@ struct Forward::Casts {
 Forward::Forward(const Amp& amp) : session_(amp.session()), casts_(std::make_unique<Casts>()) {
   session_.publish();
   session_.is_called = true;
-  if (session_.float8() != nullptr) casts_->in_float8.emplace(*session_.float8());
-  if (session_.uses_autocast()) {
-    casts_->joined.emplace(session_.open_autocast());
+  const auto& [autocast, in_float8] = session_.casts();
+  if (in_float8) casts_->in_float8.emplace(*in_float8);
+  if (autocast) {
+    casts_->joined.emplace(*autocast);
   } else {
-    if (session_.float8() == nullptr) casts_->shield.emplace();
-    session_.warn_of_autocast();
+    if (!in_float8) casts_->shield.emplace();
+    warn_of_autocast(session_);
   }
 }
 
@@ -37,7 +55,7 @@ std::optional<at::ScalarType> output_type(const Amp& amp) {
 }
 
 std::string Forward::explanation(const char* message) const {
-  const bool uses_autocast = session_.uses_autocast();
+  const bool uses_autocast = session_.casts().autocast.has_value();
   const auto low = uses_autocast ? session_.properties().autocast_type : session_.input_type();
   if (!low || !c10::isReducedFloatingType(*low)) return "";
   switch (dtype_error(message)) {

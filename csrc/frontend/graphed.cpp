@@ -225,7 +225,7 @@ class GraphedFunction::Impl {
     if (form->is_plain || (!form->graph && !is_ready(*form, inputs))) return function_(inputs);
     for (const Optimizer& each : form->optimizers) {
       check_skipped_steps(each.amp()->session(), wrapped_of(each));
-      each.amp()->session().forget_copies();
+      each.amp()->session().casts().forget_copies();
     }
     if (!form->graph) capture(*form, inputs);
     replay(*form->graph, inputs);

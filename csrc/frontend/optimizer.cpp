@@ -22,11 +22,17 @@ void add_group(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
   fused != nullptr ? fused->add_param_group(group) : optimizer.add_param_group(group);
 }
 
+std::vector<LossScaler*> scalers_of(const Amp& amp) {
+  std::vector<LossScaler*> scalers;
+  for (LossScaler& scaler : amp.loss_scalers()) scalers.push_back(&scaler);
+  return scalers;
+}
+
 /// Makes states of masters float32, as far as their class is known.
 void prepare_states(Session& session, const WrappedOptimizer& optimizer) {
   optimizer.widen_states();
   if (optimizer.own_steps.has_stepped || !optimizer.has_unknown_states()) return;
-  session.warn_once(
+  session.notices().warn_once(
       "Optimizer::step: expected states of parameters with masters to be float32, got states from "
       "before the first step of a class of optimizers that torchamp does not know, which stay as "
       "they are; initialize before they are made");
@@ -60,11 +66,12 @@ bool Optimizer::step() {
     return true;
   }
   const PausedLoan paused(amp_->session());
-  amp_->session().forget_copies();
+  amp_->session().casts().forget_copies();
   prepare_states(amp_->session(), optimizer);
-  core::Step step(optimizer.state, amp_->session().scalers(), optimizer.fused != nullptr);
+  core::Step step(optimizer.state, scalers_of(*amp_), optimizer.fused != nullptr);
   step.begin("Optimizer::step");
-  if (!optimizer.state->warning().empty()) amp_->session().warn_once(optimizer.state->warning());
+  const std::string& warning = optimizer.state->warning();
+  if (!warning.empty()) amp_->session().notices().warn_once(warning);
   const bool stepped = step_unless_overflowed();
   const bool is_known = optimizer.fused == nullptr;
   step.finish(is_known ? std::optional<bool>(!stepped) : std::nullopt);
@@ -99,9 +106,9 @@ at::Tensor Optimizer::step_by_closures(const torch::optim::Optimizer::LossClosur
   }
   note_step(*this);
   const PausedLoan paused(amp_->session());
-  amp_->session().forget_copies();
+  amp_->session().casts().forget_copies();
   prepare_states(amp_->session(), optimizer);
-  core::Step step(optimizer.state, amp_->session().scalers(), /*writes_model=*/false);
+  core::Step step(optimizer.state, scalers_of(*amp_), /*writes_model=*/false);
   std::optional<disable_casts> shield(std::in_place);
   step.begin("Optimizer::step");
   const at::Tensor loss = optimizer.wrapped->step([&] {
@@ -163,7 +170,7 @@ std::vector<Optimizer> detail::handles(const std::shared_ptr<Amp>& amp) {
 }
 
 void detail::own(const Amp& amp, std::shared_ptr<torch::optim::Optimizer> optimizer) {
-  amp.session().own(std::move(optimizer));
+  amp.session().optimizers().front().owned = std::move(optimizer);
 }
 
 void detail::release(const Amp& amp) {

@@ -25,7 +25,7 @@ void count_backward(Session& session, WrappedOptimizer& optimizer) {
     return param->has_master() && !param->is_rounded_master();
   });
   if (!own.has_writes && !has_data_writes) return;
-  session.warn_once(
+  session.notices().warn_once(
       "scale_loss: expected step() of the optimizer that initialize returned, got a second "
       "backward without one, and parameters that the program has written; the wrapped optimizer's "
       "step() steps 16-bit parameters, and does not skip after an overflow");
@@ -112,7 +112,7 @@ void scale_loss::finish() {
   const auto backward = std::exchange(backward_, nullptr);
   if (backward == nullptr) return;
   backward->finish();
-  if (*backward->warning() != '\0') amp_->session().warn_once(backward->warning());
+  if (*backward->warning() != '\0') amp_->session().notices().warn_once(backward->warning());
 }
 
 }  // namespace torchamp

@@ -1,6 +1,5 @@
 #include "frontend/session.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/nn/modules/embedding.h>
 #include <torchamp/cast.h>
 #include <torchamp/logging.h>
@@ -188,11 +187,46 @@ LossScalerOptions scaler_options(const Options& options, const Properties& prope
   return scaler;
 }
 
+/// Logs which buffers that rounds.
+void cast_models(const std::vector<std::shared_ptr<Module>>& models, const Options& options,
+                 const Properties& properties, const Notices& notices) {
+  if (!properties.cast_model_type) return;
+  const at::ScalarType dtype = *properties.cast_model_type;
+  const bool keeps_norms = properties.keep_batchnorm_fp32.value_or(false);
+  std::vector<std::string> buffers;
+  for (const auto& model : models) {
+    for (const auto& each : buffers_to_cast(*model, dtype, keeps_norms, options.keep_fp32())) {
+      buffers.push_back(each.first);
+    }
+  }
+  notices.tell(rounded_buffers(buffers, dtype));
+  for (const auto& model : models) {
+    cast_module(*model, dtype, keeps_norms, options.keep_fp32());
+    checkpoint::save_in_float32(model->parameters());
+    checkpoint::save_in_float32(model->buffers());
+  }
+}
+
 }  // namespace
+
+void Notices::tell(const std::string& text) const {
+  if (!is_quiet_ && !text.empty()) log_message(LogLevel::kInfo, text);
+}
+
+void Notices::warn_once(const std::string& text) {
+  if (is_quiet_) return;
+  std::unique_lock lock(mutex_);
+  const bool is_new = warned_.insert(text).second;
+  lock.unlock();  // the sink may use the models
+  if (is_new) log_message(LogLevel::kWarning, text);
+}
 
 Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRefs& optimizers,
                  const Options& options)
-    : options_(options), properties_(options.resolve()), models_(std::move(models)) {
+    : options_(options),
+      properties_(options.resolve()),
+      models_(std::move(models)),
+      notices_(options.verbosity()) {
   for (size_t i = 0; i < models_.size(); ++i) {
     TORCH_CHECK_VALUE(models_[i] != nullptr,
                       "initialize: expected modules, got a null pointer as "
@@ -208,11 +242,11 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
   check_kept(options.keep_fp32(), models_);
   const GivenParams given = given_params(models_, optimizers, options, properties_);
   given.check();
-  for (const std::string& text : given.warnings()) warn_once(text);
+  for (const std::string& text : given.warnings()) notices_.warn_once(text);
   const at::Device device = given.device();
   const float8::Choice in_float8 = choose_for_float8(models_, given, options_);
   if (properties_.autocast_type) {
-    open_autocast_.emplace(device_types_of(models_), *properties_.autocast_type);
+    casts_.autocast.emplace(device_types_of(models_), *properties_.autocast_type);
   }
   for (int64_t i = 0; i < options.num_losses(); ++i) {
     loss_scalers_.emplace_back(scaler_options(options_, properties_), device);
@@ -222,9 +256,9 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
   for (const at::Tensor& param : given.mastered()) {
     masters.emplace(param.unsafeGetTensorImpl(), core::make_master(param));
   }
-  announce(given.frozen_masters());
-  announce(in_float8.text);
-  cast_models();
+  notices_.tell(given.frozen_masters());
+  notices_.tell(in_float8.text);
+  cast_models(models_, options_, properties_, notices_);
   if (options.adopt_data_writes()) masters_->adopt_data_writes();
   for (auto& optimizer : optimizers_) {
     for (const at::Tensor& param : params_of(*optimizer.wrapped)) {
@@ -238,14 +272,14 @@ Session::Session(std::vector<std::shared_ptr<Module>> models, const OptimizerRef
     optimizer.state->grads().one_pass().switch_to(is_one_pass);
   }
   if (options.float8()) {
-    float8_ = float8::Weights::open(in_float8.linears, uses_autocast());
+    casts_.float8 = float8::Weights::open(in_float8.linears, casts_.autocast.has_value());
   }
   const bool rounds = c10::isReducedFloatingType(input_type().value_or(at::kFloat));
   if (rounds && !optimizers_.empty()) rounded().add(given.cast);
 }
 
-void Session::forget_rounded() const {
-  for (const auto& model : models_) {
+void forget_rounded(const std::vector<std::shared_ptr<Module>>& models) {
+  for (const auto& model : models) {
     for (const at::Tensor& param : model->parameters()) rounded().remove(param);
   }
 }
@@ -269,55 +303,8 @@ LossScaler& Session::loss_scaler(int64_t loss_id) {
   return loss_scalers_[loss_id];
 }
 
-std::vector<LossScaler*> Session::scalers() {
-  std::vector<LossScaler*> scalers;
-  for (LossScaler& scaler : loss_scalers_) scalers.push_back(&scaler);
-  return scalers;
-}
-
 std::string Session::name_of(const at::Tensor& param) const {
   return torchamp::name_of(param, named_params(models_));
-}
-
-void Session::warn_once(const std::string& text) {
-  if (options_.verbosity() == 0) return;
-  std::unique_lock lock(warning_);
-  const bool is_new = warned_.insert(text).second;
-  lock.unlock();  // the sink may use the models
-  if (is_new) log_message(LogLevel::kWarning, text);
-}
-
-void Session::warn_of_autocast() {
-  const auto low = input_type();
-  if (!low || !c10::isReducedFloatingType(*low) || models_.empty()) return;
-  const at::DeviceType type = loss_scalers_.front().device().type();
-  if (!at::autocast::is_autocast_available(type) || !at::autocast::is_autocast_enabled(type))
-    return;
-  warn_once(c10::str("forward: expected no autocast around a model that initialize has cast to ",
-                     *low, ", got a scope that casts to ", at::autocast::get_autocast_dtype(type),
-                     ", which casts its ops again; leave the scope out"));
-}
-
-void Session::announce(const std::string& text) const {
-  if (options_.verbosity() > 0 && !text.empty()) log_message(LogLevel::kInfo, text);
-}
-
-void Session::cast_models() {
-  if (!properties_.cast_model_type) return;
-  const at::ScalarType dtype = *properties_.cast_model_type;
-  const bool keeps_norms = properties_.keep_batchnorm_fp32.value_or(false);
-  std::vector<std::string> buffers;
-  for (const auto& model : models_) {
-    for (const auto& each : buffers_to_cast(*model, dtype, keeps_norms, options_.keep_fp32())) {
-      buffers.push_back(each.first);
-    }
-  }
-  announce(rounded_buffers(buffers, dtype));
-  for (const auto& model : models_) {
-    cast_module(*model, dtype, keeps_norms, options_.keep_fp32());
-    checkpoint::save_in_float32(model->parameters());
-    checkpoint::save_in_float32(model->buffers());
-  }
 }
 
 }  // namespace torchamp

@@ -22,6 +22,36 @@
 
 namespace torchamp {
 
+/// What casts the ops of the models of one initialize, in the thread that called it, until close().
+struct Casts {
+  std::optional<OpenAutocast> autocast;  ///< O1's and O4's
+  float8::Weights::Open float8;          ///< products of linears; null: none are in it
+
+  void close() {
+    autocast.reset();
+    float8.reset();
+  }
+  /// Before a step, a capture or a replay: weights are cast to float8 again.
+  void forget_copies() const {
+    if (float8) float8->forget_copies();
+  }
+};
+
+/// What is logged of one initialize, unless its verbosity is 0.
+class Notices {
+ public:
+  explicit Notices(int verbosity) : is_quiet_(verbosity <= 0) {}
+  /// Logs a text that is not empty.
+  void tell(const std::string& text) const;
+  /// Logs a warning, unless it was logged before. May be called from any thread.
+  void warn_once(const std::string& text);
+
+ private:
+  const bool is_quiet_;
+  std::mutex mutex_;
+  std::unordered_set<std::string> warned_;
+};
+
 /// The scalers, masters and casts of the models and optimizers given to one initialize. Independent
 /// of any other.
 class Session {
@@ -41,17 +71,10 @@ class Session {
   std::optional<at::ScalarType> input_type() const;
   /// The dtype that forward casts its outputs to; empty if the level does not cast them.
   std::optional<at::ScalarType> output_type() const;
-  /// Whether ops are cast, as at O1 and O4, until close().
-  bool uses_autocast() const { return open_autocast_.has_value(); }
-  /// O1's, open in the thread that called initialize. Not for other levels.
-  const OpenAutocast& open_autocast() const { return *open_autocast_; }
-
-  /// Products of linears in float8, until close(). Null where they are not.
-  float8::Weights* float8() const { return float8_.get(); }
-  /// Before a step, a capture or a replay: weights are cast to float8 again.
-  void forget_copies() {
-    if (float8_) float8_->forget_copies();
-  }
+  /// What casts ops; empty where the level casts none, and after release().
+  Casts& casts() { return casts_; }
+  const Casts& casts() const { return casts_; }
+  Notices& notices() { return notices_; }
 
   /// In the order in which initialize was given them.
   std::vector<WrappedOptimizer>& optimizers() { return optimizers_; }
@@ -62,8 +85,6 @@ class Session {
   /// One of them as it is, also after release(). Throws RuntimeError if it is known to be moved or
   /// destroyed.
   WrappedOptimizer& living_optimizer(size_t index);
-  /// Keeps an optimizer alive as long as this.
-  void own(std::shared_ptr<torch::optim::Optimizer> optimizer) { owned_ = std::move(optimizer); }
   /// The scaler of one of num_losses losses. Throws IndexError for another id.
   LossScaler& loss_scaler(int64_t loss_id = 0);
   /// One per loss; empty if not enabled.
@@ -72,8 +93,6 @@ class Session {
   const std::vector<LossScaler>& loss_scalers() const { return loss_scalers_; }
   /// In the order in which initialize was given them.
   const std::vector<std::shared_ptr<torch::nn::Module>>& models() const { return models_; }
-  /// The scalers, by address.
-  std::vector<LossScaler*> scalers();
   /// A parameter's name, with the model's number if there are several; empty if no model has it.
   std::string name_of(const at::Tensor& param) const;
 
@@ -86,26 +105,9 @@ class Session {
   /// Whether the program has called a model.
   std::atomic<bool> is_called = false;
 
-  /// Sets a model's parameter or buffer, and its master if it has one.
-  void set_value(const at::Tensor& tensor, const at::Tensor& value);
-  /// Records that a model's parameter agrees with its master, if it has one.
-  void mark_synced(const at::Tensor& tensor);
-
-  /// Logs a warning, unless it was logged before or verbosity is 0. May be called from any thread.
-  void warn_once(const std::string& text);
-  /// Warns once of an autocast scope of the program in this thread, around a cast model.
-  void warn_of_autocast();
-
   /// For as long as the result lives, steps, saves and loads in other threads wait.
   [[nodiscard]] std::unique_lock<std::recursive_mutex> hold_weights() {
     return std::unique_lock(weights_);
-  }
-
-  /// Ends O1's autocast and float8 in the thread that called initialize. Nothing else needs
-  /// closing.
-  void close() {
-    open_autocast_.reset();
-    float8_.reset();
   }
 
   /// Lends all masters, and gives what was cast without one float32, as long as the program holds
@@ -123,20 +125,14 @@ class Session {
   void check_not_released() const;
 
  private:
-  void cast_models();
-  /// Logs a text that is not empty, unless verbosity is 0.
-  void announce(const std::string& text) const;
   void follow_groups(WrappedOptimizer& optimizer);
   void look_at_steps();
   std::vector<WrappedOptimizer*> living_optimizers();
   void give_back();
-  void forget_rounded() const;
-  std::vector<at::Tensor> cast_without_master();
 
   Options options_;
   Properties properties_;
   std::vector<std::shared_ptr<torch::nn::Module>> models_;
-  std::shared_ptr<torch::optim::Optimizer> owned_;
   std::shared_ptr<core::Masters> masters_ =
       std::make_shared<core::Masters>(properties_.master_weights.value_or(false));
   std::vector<WrappedOptimizer> optimizers_;
@@ -144,10 +140,8 @@ class Session {
   bool is_released_ = false;
   std::weak_ptr<core::Loan> loan_;
   std::recursive_mutex weights_;
-  std::mutex warning_;
-  std::unordered_set<std::string> warned_;
-  std::optional<OpenAutocast> open_autocast_;
-  float8::Weights::Open float8_;
+  Notices notices_;
+  Casts casts_;
 };
 
 /// A scope, around a step, in which lend() lends nothing.
@@ -161,6 +155,17 @@ class PausedLoan {
  private:
   std::shared_ptr<core::Loan> loan_;
 };
+
+/// What the level cast of the models and gave no master, each once.
+std::vector<at::Tensor> cast_without_master(const Session& session);
+
+/// Sets a model's parameter or buffer, and its master if it has one.
+void set_value(const at::Tensor& tensor, const at::Tensor& value);
+/// Records that a model's parameter agrees with its master, if it has one.
+void mark_synced(const at::Tensor& tensor);
+
+/// The models' parameters are to be initialized again.
+void forget_rounded(const std::vector<std::shared_ptr<torch::nn::Module>>& models);
 
 /// A session's entry for an optimizer.
 inline WrappedOptimizer& wrapped_of(const Optimizer& optimizer) {

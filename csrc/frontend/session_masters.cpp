@@ -34,17 +34,17 @@ void Session::follow_groups(WrappedOptimizer& optimizer) {
   }
   core::OptimizerState& state = *optimizer.state;
   state.follow("Optimizer", params_of(*optimizer.wrapped));
-  if (!state.warning().empty()) warn_once(state.warning());
+  if (!state.warning().empty()) notices_.warn_once(state.warning());
   checkpoint::save_in_float32(core::models_of(state.params()));
 }
 
-void Session::set_value(const at::Tensor& tensor, const at::Tensor& value) {
+void set_value(const at::Tensor& tensor, const at::Tensor& value) {
   if (const auto param = core::param_of(tensor)) param->set_master(value);
   at::Tensor(tensor).copy_(value);
   mark_synced(tensor);
 }
 
-void Session::mark_synced(const at::Tensor& tensor) {
+void mark_synced(const at::Tensor& tensor) {
   if (const auto param = core::param_of(tensor)) param->mark_synced();
 }
 

@@ -65,12 +65,12 @@ std::vector<WrappedOptimizer*> Session::living_optimizers() {
   return living;
 }
 
-/// Each once.
-std::vector<Tensor> Session::cast_without_master() {
+std::vector<Tensor> cast_without_master(const Session& session) {
   std::vector<Tensor> cast;
   std::unordered_set<const c10::TensorImpl*> seen;
   const auto add = [&](const Tensor& tensor) {
-    const bool is_cast = tensor.defined() && tensor.scalar_type() == properties_.cast_model_type &&
+    const bool is_cast = tensor.defined() &&
+                         tensor.scalar_type() == session.properties().cast_model_type &&
                          c10::isReducedFloatingType(tensor.scalar_type());
     if (!is_cast) return;
     const bool is_new = seen.insert(tensor.unsafeGetTensorImpl()).second;
@@ -78,7 +78,7 @@ std::vector<Tensor> Session::cast_without_master() {
     const bool has_master = param != nullptr && param->has_master();
     if (is_new && !has_master) cast.push_back(tensor);
   };
-  for (const auto& model : models_) {
+  for (const auto& model : session.models()) {
     for (const Tensor& param : model->parameters()) add(param);
     for (const Tensor& buffer : model->buffers()) add(buffer);
   }
@@ -92,8 +92,8 @@ void Session::release() {
   TORCH_CHECK(!is_lent(),
               "release: expected no Float32Params to be open, but one is; release after it");
   give_back();
-  forget_rounded();
-  close();
+  forget_rounded(models_);
+  casts_.close();
   is_released_ = true;
 }
 
@@ -106,7 +106,7 @@ void Session::give_back() {
   masters_->prepare_release();
   std::vector<Widened> widened;
   std::vector<WidenedState> states;
-  for (const Tensor& tensor : cast_without_master()) {
+  for (const Tensor& tensor : cast_without_master(*this)) {
     widened.push_back({tensor, tensor.variable_data().to(at::kFloat)});
     for (const WrappedOptimizer* optimizer : optimizers) {
       for (auto& state : widened_state(*optimizer->wrapped, widened.back())) {

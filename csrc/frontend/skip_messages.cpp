@@ -25,7 +25,8 @@ std::vector<SkippedStep> report_skipped_steps(const Session& session,
   std::vector<SkippedStep> skipped = optimizer.report->flush();
   if (session.options().verbosity() <= 0) return skipped;
   const auto in_float8 = [&session] {
-    return session.float8() != nullptr ? session.float8()->nonfinite() : "";
+    const auto& weights = session.casts().float8;
+    return weights ? weights->nonfinite() : "";
   };
   for (const SkippedStep& step : skipped) {
     const auto names = names_of(session, optimizer, step);

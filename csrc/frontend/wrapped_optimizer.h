@@ -46,6 +46,8 @@ struct WrappedOptimizer {
   /// Whether it has states that widen_states() leaves as they are, of masters.
   bool has_unknown_states() const;
 
+  /// Kept alive, if initialize was given it to own; else null.
+  std::shared_ptr<torch::optim::Optimizer> owned = nullptr;
   /// As the user created it; null once that is known to be destroyed.
   torch::optim::Optimizer* wrapped;
   /// Expires with it.

@@ -31,7 +31,7 @@ namespace {
 /// LibTorch to read a file into.
 class ReadIntoCopies {
  public:
-  ReadIntoCopies(Session& session, const Module& module) : session_(session) {
+  explicit ReadIntoCopies(const Module& module) {
     for (const auto& named : checkpoint::tensors_of(module)) {
       const Tensor& tensor = named.value();
       if (!tensor.defined()) continue;
@@ -50,7 +50,7 @@ class ReadIntoCopies {
     for (const Kept& each : kept_) {
       core::set_data(each.tensor, each.memory);
       if (each.grad.defined()) each.tensor.mutable_grad() = each.grad;
-      session_.mark_synced(each.tensor);
+      mark_synced(each.tensor);
     }
   }
   ReadIntoCopies(const ReadIntoCopies&) = delete;
@@ -73,13 +73,12 @@ class ReadIntoCopies {
     std::string name;
     Tensor tensor, memory, grad, copy;
   };
-  Session& session_;
   std::vector<Kept> kept_;
 };
 
-std::vector<std::pair<Tensor, Tensor>> read(Session& session, Module& module,
+std::vector<std::pair<Tensor, Tensor>> read(Module& module,
                                             torch::serialize::InputArchive& archive) {
-  const ReadIntoCopies copies(session, module);
+  const ReadIntoCopies copies(module);
   module.load(archive);
   return copies.values();
 }
@@ -96,8 +95,8 @@ void detail::load_module(Amp& amp, Module& module, torch::serialize::InputArchiv
   const torch::NoGradGuard no_grad;
   const auto held = amp.session().hold_weights();
   amp.session().refresh();
-  for (const auto& [tensor, value] : read(amp.session(), module, archive)) {
-    amp.session().set_value(tensor, value);
+  for (const auto& [tensor, value] : read(module, archive)) {
+    set_value(tensor, value);
   }
 }
 

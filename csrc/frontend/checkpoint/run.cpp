@@ -213,7 +213,7 @@ Extra load(Session& session, const Tree& tree) {
     const size_t i = optimizers.size();
     optimizers.emplace_back(*session.optimizer(i).wrapped, saved, numbered("optimizers", i));
   }
-  for (const auto& each : loaded) session.set_value(each.target, each.value);
+  for (const auto& each : loaded) set_value(each.target, each.value);
   for (auto& optimizer : optimizers) optimizer.apply();
   for (WrappedOptimizer& optimizer : session.optimizers()) optimizer.note_count();
   for (size_t i = 0; i < scalers.size(); ++i) session.loss_scalers()[i].load_state(scalers[i]);
