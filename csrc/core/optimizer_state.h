@@ -57,7 +57,6 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
 
   /// In the order of the optimizer's groups.
   const ParamList& params() const { return params_; }
-  /// The masters of its initialize.
   Masters& masters() const { return *masters_; }
   /// Whether it is one of the param's users.
   bool steps(const Param& param) const;
@@ -96,7 +95,6 @@ class TORCHAMP_API OptimizerState : public std::enable_shared_from_this<Optimize
   /// What skips it.
   Overflows& overflows() { return overflows_; }
   const Overflows& overflows() const { return overflows_; }
-  /// Clears overflows.
   void clear_overflows();
 
   /// Brings the grads' states up to date: drops what a step has skipped, and reads what the program

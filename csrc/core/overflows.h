@@ -28,7 +28,6 @@ class TORCHAMP_API Overflows {
 
   /// Adds those of a backward: a float32 scalar.
   void add(const at::Tensor& found_inf, bool is_shared);
-  /// Forgets them.
   void clear();
 
   /// A float32 scalar, 1 if a grad of one of those parameters was not finite; undefined: none was.
