@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/observer.h"
+#include "scaler/scale_snapshot.h"
 
 namespace torchamp {
 
