@@ -71,7 +71,7 @@ class Session {
   std::optional<at::ScalarType> input_type() const;
   /// The dtype that forward casts its outputs to; empty if the level does not cast them.
   std::optional<at::ScalarType> output_type() const;
-  /// What casts ops; empty where the level casts none, and after release().
+  /// What casts ops; empty where the level casts none, and after close().
   Casts& casts() { return casts_; }
   const Casts& casts() const { return casts_; }
   Notices& notices() { return notices_; }

@@ -172,9 +172,8 @@ FusedStepper::StepInputs FusedStepper::on_device(const StepInputs& step) const {
 void FusedStepper::step(const StepInputs& step) {
   Borrowed grads(params_.size());
   for (size_t i = 0; i < params_.size(); ++i) grads.set(i, params_[i].grad());
-  const StepInputs inputs = on_device(step);
-  this->step({grads}, inputs);
-  if (inputs.grad_factor) leave_unscaled(grads, inputs);
+  this->step({grads}, step);
+  if (step.grad_factor) leave_unscaled(grads, on_device(step));
 }
 
 /// A step that is skipped leaves them scaled.

@@ -81,11 +81,12 @@ class Iteration:
         """Runs it in SameDropout. scale: what the loss is multiplied with before the backward."""
         outcome = Outcome()
         watch = Watch(self.model, see, outside=LOSS)
+        batch = _detached(self.batch)
         self.model.zero_grad(set_to_none=True)
         with unchanged(self.model) as before, _sampled_outputs(self.model, outcome):
             try:
                 with watch, _C.SameDropout():
-                    loss = self._backward(scale)
+                    loss = self._backward(batch, scale)
                 outcome.loss = float(loss)
             except Exception as error:
                 outcome.error, outcome.raised = error, watch.raised
@@ -106,22 +107,23 @@ class Iteration:
         """Milliseconds of the fastest of some that nothing watches, after run(); None if one
         raises. Waits for the device."""
         devices = {param.device for param in self.model.parameters()}
+        batch = _detached(self.batch)
         times: list[float] = []
         with unchanged(self.model):
             while len(times) < _TIMED and sum(times) < 1000 * _SECONDS:
                 self.model.zero_grad(set_to_none=True)
                 start = _synchronized(devices)
                 try:
-                    self._backward(scale)
+                    self._backward(batch, scale)
                 except Exception:
                     return None
                 times.append(1000 * (_synchronized(devices) - start))
         return min(times)
 
     @torch.enable_grad()
-    def _backward(self, scale: float) -> torch.Tensor:
+    def _backward(self, batch: Any, scale: float) -> torch.Tensor:
         """Returns the loss."""
-        loss = _loss_of(call_model(self.model, _detached(self.batch)), self.loss_fn)
+        loss = _loss_of(call_model(self.model, batch), self.loss_fn)
         (loss.float() * scale).backward()
         return loss.detach()
 
