@@ -219,11 +219,11 @@ def _subclasses(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
 
 def _gate(method: Callable, around: Around) -> Callable:
     @functools.wraps(method)
-    def gate(*args: Any, **kwargs: Any) -> Any:
-        groups = _strangers.get(id(args[0]))  # the quick way for a stranger
-        if (groups is not None and groups == len(args[0].param_groups)) or is_stranger(args[0]):
-            return method(*args, **kwargs)
-        return around(args[0], functools.partial(method, *args, **kwargs))
+    def gate(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+        groups = _strangers.get(id(optimizer))  # the quick way for a stranger
+        if (groups is not None and groups == len(optimizer.param_groups)) or is_stranger(optimizer):
+            return method(optimizer, *args, **kwargs) if args or kwargs else method(optimizer)
+        return around(optimizer, functools.partial(method, optimizer, *args, **kwargs))
 
     _mark(gate)
     return gate
