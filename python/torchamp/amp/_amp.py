@@ -128,7 +128,7 @@ class Amp:
         if self._session is None:
             return
         self._session.check_not_released("refresh_masters")
-        for state in self._session.states:
+        for state in self._session.members.states:
             state.overwrite_masters()
 
     def state_dict(self) -> MutableMapping[str, Any]:
@@ -159,7 +159,7 @@ class Amp:
         """Ends O1's autocast. Models and optimizers stay as they are: at O1 and O4 the models
         compute in float32 from now on, and scale_loss raises RuntimeError."""
         if self._session is not None:
-            self._session.close()
+            self._session.casts.close()
 
     def __repr__(self) -> str:
         lines = "".join(f"\n  {name}: {value}" for name, value in self._described())
@@ -175,8 +175,8 @@ class Amp:
         return [
             ("opt_level", properties.opt_level),
             *((name, value) for name, value in properties.describe() if name != "loss scale"),
-            ("models", ", ".join(type(model).__name__ for model in session.models())),
-            ("optimizers", ", ".join(type(each).__name__ for each in session.optimizers())),
+            ("models", ", ".join(type(model).__name__ for model in session.members.models())),
+            ("optimizers", ", ".join(type(each).__name__ for each in session.members.optimizers())),
             *((f"loss scaler {i}", repr(scaler)) for i, scaler in enumerate(session.scalers)),
         ]
 

@@ -48,7 +48,7 @@ class _Float32Params(contextlib.AbstractContextManager[None]):
         session = self._session
         if session.open_loan is not None:
             return
-        for optimizer in session.optimizers():
+        for optimizer in session.members.optimizers():
             optimizer._torchamp.follow(optimizer, "float32_params")
         self._loan = _C.Loan.of_masters(session.masters, cast_without_master(session))
         session.note_loan(self._loan)

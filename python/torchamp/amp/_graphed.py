@@ -234,7 +234,7 @@ class _Graphed:
         states = [state_of("graphed", optimizer) for optimizer in form.optimizers]
         for state in states:
             state.check_skips()
-            state.session.forget_copies()
+            state.session.casts.forget_copies()
         if form.graph is None:
             form.graph = self._capture(form, spec, leaves, states)
         self._replay(form.graph, tensors)

@@ -239,7 +239,7 @@ def _set_up(
     snapshot = _Snapshot(models, optimizers)
     session = Session(models, given.device(), settings)
     try:
-        if session.verbosity > 0:
+        if session.notices.verbosity > 0:
             _log_settings(settings, session.device)
             rounded = "" if dtype is None else _C.rounded_buffers(buffers, dtype)
             for text in filter(None, (given.frozen_masters(), rounded, chosen)):
@@ -249,14 +249,15 @@ def _set_up(
             if dtype is not None:
                 cast_model(model, dtype, keeps_norms, kept)
             if dtype in LOW_PRECISION:
-                session.hooks.extend(hook_state_dict(model))
+                session.members.hooks.extend(hook_state_dict(model))
                 let_models_be_exported()
             adopt_model(model, session, kept)
         for optimizer in optimizers:
             adopt_optimizer(optimizer, session, masters)
         if linears:
-            session.float8 = _C.Float8(linears, session.casts is not None, session.verbosity > 0)
-        session.agree_over(groups)
+            casts, is_told = session.casts, session.notices.verbosity > 0
+            casts.float8 = _C.Float8(linears, casts.autocast is not None, is_told)
+        session.scalers.agree_over(groups)
     except BaseException as error:
         session.end()
         snapshot.restore()

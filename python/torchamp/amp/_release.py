@@ -71,9 +71,9 @@ def _is_plain(model: Any) -> bool:
 
 def give_back(session: Session) -> None:
     """Makes all models and optimizers of `session` plain; see release."""
-    models = [model for model in session.models() if model._torchamp.session is session]
-    optimizers = session.optimizers()
-    parts = session.parts()
+    models = [model for model in session.members.models() if model._torchamp.session is session]
+    optimizers = session.members.optimizers()
+    parts = session.members.parts()
     _check_classes("models", models)
     _check_classes("parts of models", parts)
     for optimizer in optimizers:
@@ -82,7 +82,7 @@ def give_back(session: Session) -> None:
         raise RuntimeError(
             "release: expected no float32_params to be open, but one is; release after it"
         )
-    for state in session.states:
+    for state in session.members.states:
         state.check_releasable()
     session.masters.prepare_release()
     with torch.inference_mode(False):
@@ -117,7 +117,7 @@ def cast_without_master(session: Session) -> list[torch.Tensor]:
     dtype = session.settings.properties.cast_model_type
     return [
         tensor
-        for model in session.models()
+        for model in session.members.models()
         if model._torchamp.session is session
         for tensor in (*model.parameters(), *model.buffers())
         if tensor.dtype == dtype and may_be_cast(tensor) and mastered(tensor) is None

@@ -112,7 +112,7 @@ THEN = [
 def test_what_a_program_does_with_it(level, kept, how, then):
     model, optimizer = make(level, kept)
     other = HOWS[how](model)
-    model._torchamp.session.close()
+    model._torchamp.session.casts.close()
     weights = model.first.weight.detach().clone()
     then(other, level)
     assert torch.equal(model.first.weight, weights)

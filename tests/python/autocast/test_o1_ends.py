@@ -64,7 +64,7 @@ def conflict(wanted: torch.dtype, found: torch.dtype) -> str:
     )
 
 
-@pytest.mark.parametrize("end", [amp.release, lambda model: model._torchamp.session.close()])
+@pytest.mark.parametrize("end", [amp.release, lambda model: model._torchamp.session.casts.close()])
 @pytest.mark.parametrize("first, then", [("O1", "O4"), ("O4", "O1")])
 def test_another_dtype_is_refused(first, then, end):
     model, _ = initialized(first)

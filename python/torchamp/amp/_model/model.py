@@ -101,7 +101,7 @@ class ModelState:
     def _explain(self, error: Exception, session: Session) -> None:
         properties = session.settings.properties
         dtypes = properties.cast_model_type, properties.autocast_type
-        for model in session.models():
+        for model in session.members.models():
             if model._torchamp is self:
                 explain(error, model, session.device, *dtypes)
 
@@ -157,11 +157,11 @@ class ModelState:
         """At O1 with the casts of the thread that called initialize, and with its float8."""
         context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         is_compiling, session = torch.compiler.is_compiling(), self.session
-        float8 = None if session is None or is_compiling else session.float8
+        float8 = None if session is None or is_compiling else session.casts.float8
         if self.shielded and float8 is None:  # its forward has a shield of its own
             context = shield() if is_compiling else _C.ShieldFromAutocast()
-        elif session is not None and session.casts is not None and not is_compiling:
-            context = session.casts.join()
+        elif session is not None and session.casts.autocast is not None and not is_compiling:
+            context = session.casts.autocast.join()
         if float8 is not None:
             with _C.Float8Forward(float8), context:
                 return forward(*args, **kwargs)
@@ -194,7 +194,7 @@ class AmpModel(Swapped, torch.nn.Module):
         session = self._torchamp.session
         if session is not None:
             params = [shard_of(param) for param in self.parameters()]
-            for state in session.states:
+            for state in session.members.states:
                 state.note_zeroed(params)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -212,7 +212,7 @@ class AmpModel(Swapped, torch.nn.Module):
     def _hook_new_modules(self) -> None:
         session = self._torchamp.session
         if session is not None and session.settings.properties.cast_model_type in LOW_PRECISION:
-            session.hooks.extend(hook_state_dict(self))
+            session.members.hooks.extend(hook_state_dict(self))
 
     def extra_repr(self) -> str:
         """As the original, and a line that says what initialize has made of it."""
@@ -229,7 +229,7 @@ class AmpModel(Swapped, torch.nn.Module):
         function, args, *rest = super().__reduce_ex__(protocol)
         own, *items = rest or [None]
         if (session := self._torchamp.session) is not None:
-            states = narrow_states(session.optimizers(), self.parameters())
+            states = narrow_states(session.members.optimizers(), self.parameters())
             tensors = (*self.parameters(), *self.buffers(), *states)
             own = plain_state(own, tensors, session.settings.properties.cast_model_type)
         return remade, (AmpModel, function, args), own, *items
@@ -257,7 +257,7 @@ def adopt_model(model: torch.nn.Module, session: Session, kept: Float32Parts) ->
     settings, properties = session.settings, session.settings.properties
     low, shielded = properties.cast_model_type, properties.autocast_type is None
     adopt(model, low, settings.output_type, shielded, session, kept.inputs_of(model))
-    if low not in LOW_PRECISION and session.casts is None:
+    if low not in LOW_PRECISION and session.casts.autocast is None:
         return
     inside = [module for module in model.modules() if module is not model]
     for module in inside:
@@ -268,7 +268,7 @@ def adopt_model(model: torch.nn.Module, session: Session, kept: Float32Parts) ->
             adopt(module, low, None, shielded=False)
         else:
             continue
-        session.add_part(module)
+        session.members.add_part(module)
 
 
 def adopt(
@@ -280,7 +280,7 @@ def adopt(
     kept_inputs: tuple[int | str, ...] = (),
 ) -> None:
     """Makes `model` an AmpModel of that state, whatever it was before."""
-    data_parallel = None if session is None else session.add_model(model)
+    data_parallel = None if session is None else session.members.add_model(model, session.scalers)
     earlier = model.__dict__.get("_torchamp")
     cast = input_type if input_type in LOW_PRECISION else None
     cast_param = next((param for param in model.parameters() if param.dtype == cast), None)

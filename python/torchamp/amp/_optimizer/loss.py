@@ -75,8 +75,8 @@ class ScaledLoss(_C.Backward):
         try:
             return super().__enter__()
         except RuntimeError as error:
-            session = self._session
-            explain_change(error, session.models(), session.settings.properties.cast_model_type)
+            dtype = self._session.settings.properties.cast_model_type
+            explain_change(error, self._session.members.models(), dtype)
             raise
 
     def __exit__(self, kind: object, *others: object) -> None:
@@ -91,9 +91,9 @@ class ScaledLoss(_C.Backward):
 
     def begin(self) -> torch.Tensor:
         """What the context yields."""
-        if self._session.nonfinite is not None:
-            self._session.nonfinite.end()
-        for data_parallel in self._session.data_parallel:
+        if self._session.notices.nonfinite is not None:
+            self._session.notices.nonfinite.end()
+        for data_parallel in self._session.members.data_parallel:
             if data_parallel.noted is not None:
                 data_parallel.share()
         for state in self._states:
@@ -122,9 +122,9 @@ LossContext = Union[PlainLoss, ScaledLoss]
 def _is_unsynced(session: Session, states: Sequence[OptimizerSession]) -> bool:
     """Whether DistributedDataParallel or fully_shard leaves grads to this rank, and reduces them
     with those of a later backward: they wait for it, scaled."""
-    if session.shards and leave_unsynced(session.models()):
+    if session.shards and leave_unsynced(session.members.models()):
         return True
-    for each in session.data_parallel:
+    for each in session.members.data_parallel:
         if each.is_unsynced and each.reaches([state.core for state in states]):
             return True
     return False

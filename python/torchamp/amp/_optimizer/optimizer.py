@@ -249,9 +249,9 @@ def adopt_optimizer(
         gates.install(each)
         has_hooks = hasattr(each, "_optimizer_load_state_dict_pre_hooks")
         if has_hooks and not isinstance(each, FusedOptimizer):
-            session.hooks.append(each.register_load_state_dict_pre_hook(_note_loaded))
-            session.hooks.append(each.register_load_state_dict_post_hook(_keep_float32))
-    session.add_optimizer(optimizer)
+            session.members.hooks.append(each.register_load_state_dict_pre_hook(_note_loaded))
+            session.members.hooks.append(each.register_load_state_dict_post_hook(_keep_float32))
+    session.members.add_optimizer(optimizer)
 
 
 def inner_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:

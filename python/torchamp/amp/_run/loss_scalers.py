@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from torchamp import ops
 from torchamp._arguments import expect
 from torchamp._load import _C
+from torchamp.amp._run.ranks import agreement_over
 from torchamp.amp._run.settings import Settings
 
 _KEY = "loss_scaler"
@@ -24,6 +25,19 @@ class LossScalers(list[_C.LossScaler]):
             _make_scaler(settings, device) for _ in range(settings.options["num_losses"])
         )
         self._opt_level = settings.properties.opt_level
+        #: The ranks of these agree on overflows.
+        self._groups: list[Any] = []
+
+    def agree_over(self, groups: Sequence[Any]) -> None:
+        """Makes the ranks of `groups`, which are ProcessGroups, and of those of earlier calls agree
+        on overflows. All ranks must name them in the same order."""
+        new = [group for group in dict.fromkeys(groups) if group not in self._groups]
+        if not new:
+            return
+        self._groups += new
+        agreement = agreement_over(tuple(self._groups))
+        for scaler in self:
+            scaler.set_agreement(agreement)
 
     @property
     def are_dynamic(self) -> bool:

@@ -10,26 +10,43 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from torchamp._arguments import type_of
 from torchamp._load import _C
-from torchamp._logging import log, warn
+from torchamp._logging import warn
 from torchamp._shards import Shards, is_dtensor, mesh_groups_of, shard_of
 from torchamp.amp._casts.autocast import OpenCasts, lasting_casts
 from torchamp.amp._casts.masters import LOW_PRECISION, check_optimizer, params_of
-from torchamp.amp._casts.nonfinite import FirstNonfinite
 from torchamp.amp._run.loss_scalers import LossScalers
-from torchamp.amp._run.ranks import DataParallel, agreement_over, are_sharded
+from torchamp.amp._run.members import Members
+from torchamp.amp._run.notices import Notices
+from torchamp.amp._run.ranks import are_sharded
 from torchamp.amp._run.settings import Settings
 from torchamp.amp._run.unseen_steps import UnseenSteps
 
 
-class Session:
-    """Settings, loss scalers, masters and O1's autocast of one initialize.
+@dataclasses.dataclass
+class Casts:
+    """What casts the ops of the models of one initialize, in the thread that called it, until
+    close()."""
 
-    Models and optimizers hold it; it holds neither, so that all are freed with the last of them.
-    """
+    autocast: OpenCasts | None  #: O1's and O4's
+    float8: _C.Float8 | None = None  #: products of linears
+
+    def forget_copies(self) -> None:
+        """Before a step, a capture or a replay: weights are cast to float8 again."""
+        if self.float8 is not None:
+            self.float8.forget_copies()
+
+    def close(self) -> None:
+        if self.autocast is not None:
+            self.autocast.close()
+        if self.float8 is not None:
+            self.float8.close()
+
+
+class Session:
+    """Settings, loss scalers, masters and casts of one initialize."""
 
     def __init__(
         self,
@@ -43,81 +60,23 @@ class Session:
         self.masters: _C.Masters = _C.Masters(settings.keeps_masters)
         if settings.options["adopt_data_writes"]:
             self.masters.adopt_data_writes()
-        #: One an optimizer. Kept alive here, for as long as a model or an optimizer of the session
-        #: lives.
-        self.states: list[_C.OptimizerState] = []
-        #: One a model.
-        self.data_parallel: list[DataParallel] = []
+        self.members: Members = Members()
         #: The DTensors that the optimizers step.
         self.shards: Shards = Shards()
-        #: The handles of the hooks that the models' and optimizers' state dicts have.
-        self.hooks: list[RemovableHandle] = []
-        #: Nothing is logged at 0.
-        self.verbosity: int = settings.options["verbosity"]
-        #: What looks at one forward, once, after two losses in a row that were not finite.
-        self.nonfinite: FirstNonfinite | None = None
-        #: The ranks of these agree on overflows.
-        self._groups: list[Any] = []
-        self._models: list[weakref.ref[torch.nn.Module]] = []
-        self._parts: list[weakref.ref[torch.nn.Module]] = []
-        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
-        self._names = names_of(models)
+        self.notices: Notices = Notices(models, settings.options["verbosity"])
         #: Whether the first loss is yet to come, before which plain models may have been sharded.
         self.awaits_loss: bool = not are_sharded(models)
         self._is_released = False
         self._last_loan: Callable[[], _C.Loan | None] | None = None
         dtype = settings.properties.autocast_type
         types = {param.device.type for model in models for param in model.parameters()}
-        #: Products of linears in float8.
-        self.float8: _C.Float8 | None = None
-        self.casts: OpenCasts | None = None if dtype is None else OpenCasts(sorted(types), dtype)
-
-    def add_model(self, model: torch.nn.Module) -> DataParallel:
-        """Returns what its forwards report to."""
-        self._models.append(weakref.ref(model))
-        self.data_parallel.append(DataParallel(model, self.scalers))
-        return self.data_parallel[-1]
-
-    def add_part(self, module: torch.nn.Module) -> None:
-        """Adds a module in a model whose own calls cast."""
-        self._parts.append(weakref.ref(module))
-
-    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizers.append(weakref.ref(optimizer))
+        self.casts: Casts = Casts(None if dtype is None else OpenCasts(sorted(types), dtype))
 
     def add_shards(self, params: Sequence[torch.Tensor]) -> None:
         """Adds the DTensors among `params`, which an optimizer of the session steps from now on:
         ranks agree on their overflows."""
         self.shards.add(params)
-        self.agree_over(mesh_groups_of(params))
-
-    def agree_over(self, groups: Sequence[Any]) -> None:
-        """Makes the ranks of `groups`, which are ProcessGroups, and of those of earlier calls agree
-        on overflows. All ranks must name them in the same order."""
-        new = [group for group in dict.fromkeys(groups) if group not in self._groups]
-        if not new:
-            return
-        self._groups += new
-        agreement = agreement_over(tuple(self._groups))
-        for scaler in self.scalers:
-            scaler.set_agreement(agreement)
-
-    def models(self) -> list[Any]:
-        """The models that still exist."""
-        return _existing(self._models)
-
-    def parts(self) -> list[Any]:
-        """The modules in models whose own calls cast, as far as they still exist."""
-        return _existing(self._parts)
-
-    def optimizers(self) -> list[Any]:
-        """The optimizers that still exist."""
-        return _existing(self._optimizers)
-
-    def name_of(self, param: torch.Tensor) -> str:
-        """Its name in quotes, or its sizes where no model has it."""
-        name = self._names.get(id(param))
-        return f"one of sizes {list(param.shape)}" if name is None else repr(name)
+        self.scalers.agree_over(mesh_groups_of(params))
 
     def check_not_released(self, function: str) -> None:
         """Raises RuntimeError, which names `function`, after release()."""
@@ -131,8 +90,9 @@ class Session:
         """Raises RuntimeError, which names `function`, after release(), and after close() where its
         models need the casts."""
         self.check_not_released(function)
-        is_closed = self.casts is not None and not self.casts.is_open
-        if is_closed and any(model._torchamp.session is self for model in self.models()):
+        autocast = self.casts.autocast
+        is_closed = autocast is not None and not autocast.is_open
+        if is_closed and any(model._torchamp.session is self for model in self.members.models()):
             raise RuntimeError(
                 f"{function}: expected an open Amp, got one that close() has ended, whose models "
                 "compute in float32; close it after training"
@@ -142,14 +102,14 @@ class Session:
         """Raises RuntimeError where initialize came before what shards the parameters, so that the
         optimizers step others than the model has. Warns where O1 or O4 of another run casts the
         code around the models. For the first loss alone."""
-        models = self.models()
+        models = self.members.models()
         if are_sharded(models):
             raise RuntimeError(
                 "scale_loss: expected fully_shard, parallelize_module and FullyShardedDataParallel "
                 "before initialize, got a model that was sharded after it, whose parameters no "
                 "optimizer steps; shard the model, make the optimizer, then call initialize"
             )
-        for dtype in lasting_casts() if models and self.casts is None else ():
+        for dtype in lasting_casts() if models and self.casts.autocast is None else ():
             warn(
                 "scale_loss: expected no casts in this thread, got a model of an earlier "
                 f"initialize that casts to {dtype} outside of forwards, in loss functions too; end "
@@ -175,21 +135,20 @@ class Session:
 
     def let_go(self, but: torch.optim.Optimizer) -> None:
         """Makes optimizers except that one stop stepping what their groups no longer hold."""
-        for optimizer in self.optimizers() if not self.shards else []:
+        for optimizer in self.members.optimizers() if not self.shards else []:
             state = optimizer._torchamp
             if optimizer is not but and not state.core.holds(optimizer.param_groups):
                 state.core.let_go(params_of([optimizer]))
 
-    def look_for_nonfinite(self, skipped: _C.SkippedStep) -> None:
-        """After the second skipped step in a row whose loss was not finite, looks at the forward
-        of the next one, and tells what it has found once that is known."""
-        if skipped.is_loss_finite or skipped.in_a_row < 2:
+    def tell_skipped(self, skipped: _C.SkippedStep, params: Sequence[torch.Tensor]) -> None:
+        """Logs a step that was skipped of an optimizer of `params`. After the second one in a row
+        whose loss was not finite, also where the next forward begins not to be."""
+        if self.notices.verbosity == 0:
             return
-        if self.nonfinite is None:
+        self.notices.tell_skipped(skipped, params, self.casts.float8)
+        if skipped.in_a_row >= 2 and not skipped.is_loss_finite:
             dtype = self.settings.properties.cast_model_type
-            self.nonfinite = FirstNonfinite(self.models(), dtype)
-        else:
-            self.nonfinite.tell()
+            self.notices.look_for_nonfinite(self.members.models(), dtype)
 
     @property
     def open_loan(self) -> _C.Loan | None:
@@ -203,61 +162,32 @@ class Session:
 
     def forget_writes(self) -> None:
         """Writes to parameters since the last backward were no step."""
-        for optimizer in self.optimizers():
+        for optimizer in self.members.optimizers():
             optimizer._torchamp.unseen_steps.forget()
 
     def publish_masters(self) -> None:
         """Copies masters that the program has written to the models, for a reader of them."""
-        for state in self.states:
+        for state in self.members.states:
             state.publish_masters()
 
-    def forget_copies(self) -> None:
-        """Before a step, a capture or a replay: weights are cast to float8 again."""
-        if self.float8 is not None:
-            self.float8.forget_copies()
-
-    def close(self) -> None:
-        """Ends O1's autocast and float8."""
-        if self.casts is not None:
-            self.casts.close()
-        if self.float8 is not None:
-            self.float8.close()
-
     def close_if_left(self) -> None:
-        """Ends it where later calls of initialize have taken all of its models."""
-        if all(model._torchamp.session is not self for model in self.models()):
-            self.close()
+        """Ends the casts where later calls of initialize have taken all of its models."""
+        if all(model._torchamp.session is not self for model in self.members.models()):
+            self.casts.close()
 
     def end(self) -> None:
         """Forgets models and optimizers, which are plain again."""
         self._is_released = True
-        self.close()
-        if self.nonfinite is not None:
-            self.nonfinite.end()
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks, self.states, self.data_parallel = [], [], []
+        self.casts.close()
+        self.notices.end()
+        self.members.remove_hooks()
+        self.members = Members()
         self.shards = Shards()
-        self._models, self._parts, self._optimizers = [], [], []
 
 
 def _open_loan(last: Callable[[], _C.Loan | None] | None) -> _C.Loan | None:
     loan = last() if last is not None else None
     return loan if loan is not None and loan.is_open else None
-
-
-def _existing(references: list[weakref.ref[Any]]) -> list[Any]:
-    return [each for each in (reference() for reference in references) if each is not None]
-
-
-def names_of(models: list[torch.nn.Module]) -> dict[int, str]:
-    """The models' parameters' names by id; with the model's number if there are several."""
-    names: dict[int, str] = {}
-    for i, model in enumerate(models):
-        prefix = f"models[{i}]." if len(models) > 1 else ""
-        for name, param in model.named_parameters():
-            names.setdefault(id(shard_of(param)), prefix + name)
-    return names
 
 
 class Last:
@@ -311,7 +241,7 @@ class OptimizerSession:
         self.narrow_names: set[str] = set()
         #: Called before each step.
         self.observers: list[Callable[[], None]] = []
-        session.states.append(self.core)
+        session.members.states.append(self.core)
         self.known.add(self)
 
     def __reduce__(self) -> tuple:
@@ -349,8 +279,9 @@ class OptimizerSession:
         does in 16 bits and without masters from then on. Whole models are meant: one parameter is
         asked."""
         if param is not None and param.dtype in LOW_PRECISION:
+            name = self.session.notices.name_of(param)
             raise RuntimeError(
-                f"scale_loss: expected parameter {self.session.name_of(param)} to be in float32 as "
+                f"scale_loss: expected parameter {name} to be in float32 as "
                 f"initialize left it, got {param.dtype}; remove the call that casts the model, as "
                 "model.bfloat16(), or take O2 or O5, which cast it"
             )
@@ -385,7 +316,7 @@ class OptimizerSession:
         """`step` is about to be opened. An interrupt that drops it ends it."""
         self._last_step = weakref.ref(step)
         self.unseen_steps.forget()
-        self.session.forget_copies()
+        self.session.casts.forget_copies()
 
     def check_skips(self) -> None:
         """Reports the steps that are known by now to be skipped. Raises RuntimeError after
@@ -393,26 +324,15 @@ class OptimizerSession:
         limit = self.session.settings.options["max_consecutive_skips"]
         known = self.report.flush()
         for skipped in known:
-            self._report(skipped)
+            self.session.tell_skipped(skipped, self.core.model_params())
         for skipped in known:
             if limit is not None:
                 skipped.check_in_a_row(limit)
 
-    def _report(self, skipped: _C.SkippedStep) -> None:
-        if self.session.verbosity == 0:
-            return
-        params, names = self.core.model_params(), self.session._names
-        first = [names.get(id(params[i]), f"parameter {i}") for i in skipped.first]
-        float8 = self.session.float8
-        in_float8 = None if float8 is None else float8.nonfinite
-        for level, message in skipped.messages(first, in_float8):
-            log(level, message)
-        self.session.look_for_nonfinite(skipped)
-
     def telemetry(self) -> Telemetry:
         """What is known of the steps by now."""
         for skipped in self.report.flush():
-            self._report(skipped)
+            self.session.tell_skipped(skipped, self.core.model_params())
         return Telemetry(*self.report.known())
 
 

@@ -54,9 +54,9 @@ class AmpState(ModuleType):
         if self.legacy_handle is not None:
             return self.legacy_handle
         session = _last_session()
-        if session.casts is None:
+        if session.casts.autocast is None:
             raise AttributeError
-        return _handles.setdefault(session, AmpHandle(session.casts))
+        return _handles.setdefault(session, AmpHandle(session.casts.autocast))
 
     def __getattr__(self, name: str) -> None:
         raise AttributeError(
@@ -68,7 +68,7 @@ class AmpState(ModuleType):
     def forget_legacy_handle(self) -> None:
         """Lets the casts of the last initialize, if it has any, replace amp.init's."""
         session = Last.session()
-        if session is not None and session.casts is not None:
+        if session is not None and session.casts.autocast is not None:
             self.legacy_handle = None
 
 

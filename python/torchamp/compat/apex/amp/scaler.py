@@ -137,7 +137,7 @@ class LossScaler:
         must_skip, session = self._has_overflow, self._session()
         if session is not None:
             self._core.forget_deferred()
-            for state in session.states:
+            for state in session.members.states:
                 state.clear_overflows()
         return must_skip
 
