@@ -124,7 +124,7 @@ void GradScaler::look_at_grads(torch::optim::Optimizer& optimizer, Checks& check
   }
   if (!scaler_.agrees()) return;
   if (!checks.found_inf.defined()) checks.found_inf = at::zeros_like(scaler_.found_inf());
-  scaler_.agree(checks.found_inf);
+  scaler_.agreement().all_reduce_max(checks.found_inf);
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {

@@ -244,10 +244,6 @@ bool LossScaler::agrees() const {
   return dynamic() && impl().agreement.all_reduce_max != nullptr;
 }
 
-void LossScaler::agree(const at::Tensor& found_inf) const {
-  impl().agreement.all_reduce_max(found_inf);
-}
-
 void LossScaler::compare_ranks() {
   if (impl().is_compared || !agrees() || may_be_captured(device())) return;
   check_same_on_all_ranks(impl().agreement, state(), device());

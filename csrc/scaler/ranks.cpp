@@ -76,7 +76,7 @@ std::pair<Tensor, std::shared_ptr<const BackwardReport>> end_on_all_ranks(const 
                                                                           const Tensor& loss_scale,
                                                                           const DynamicScale* moved,
                                                                           const Tensor& loss) {
-  scaler.agree(found_inf);
+  scaler.agreement().all_reduce_max(found_inf);
   const auto report = acquire_report(scaler.device());
   BackwardEnd end;
   end.found_before = found_inf;

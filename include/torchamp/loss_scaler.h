@@ -130,8 +130,6 @@ class TORCHAMP_API LossScaler {
   const Agreement& agreement() const;
   /// Whether overflows are those of several ranks: not at a fixed scale, where none skips a step.
   bool agrees() const;
-  /// Makes `found_inf`, a float32 scalar on the device, that of all ranks, in place.
-  void agree(const at::Tensor& found_inf) const;
   /// Before the first backward, and after each load_state(), which all ranks must call: checks that
   /// they have the same state, and waits for the device. Throws RuntimeError on all ranks if not.
   void compare_ranks();
