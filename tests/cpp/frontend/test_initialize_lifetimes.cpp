@@ -1,4 +1,5 @@
 // Handles and optimizers that a program moves, or destroys too early.
+#include <ATen/Context.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
@@ -255,6 +256,8 @@ void use_all(Amped<Net>& amped, Net& net, bool first) {
 
 /// Made before main, and so destroyed after all that the first initialize makes.
 struct Trainer {
+  /// What torch's products read on some CPUs is destroyed after this, too.
+  Trainer() { at::globalContext(); }
   ~Trainer() {
     if (!amped) return;
     try {
