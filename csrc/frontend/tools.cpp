@@ -14,4 +14,8 @@ bool is_called(const Amp& amp) {
   return amp.session().is_called;
 }
 
+void forget_float8_copies(const Amp& amp) {
+  amp.session().casts().forget_copies();
+}
+
 }  // namespace torchamp::detail

@@ -134,6 +134,7 @@ std::optional<double> time_iteration(torch::nn::Module& module, const detail::Mo
   try {
     for (int i = 0; i < kTimed && all < kEnough; ++i) {
       drop_grads(module);
+      detail::forget_float8_copies(*model.amp);
       const auto start = synchronized(param);
       const at::Tensor loss = value_of(model.loss());
       detail::backward_without_casts(loss.to(at::kFloat) * scale);

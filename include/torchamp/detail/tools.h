@@ -16,6 +16,9 @@ TORCHAMP_API void backward_without_casts(const at::Tensor& loss);
 /// Whether the program has called a model of `amp`.
 TORCHAMP_API bool is_called(const Amp& amp);
 
+/// The next products cast to float8 again, as after a step.
+TORCHAMP_API void forget_float8_copies(const Amp& amp);
+
 /// While it lives, models called in this thread get floating arguments in their own dtype, with
 /// the values that a cast to `dtype` leaves.
 class TORCHAMP_API RoundArguments {

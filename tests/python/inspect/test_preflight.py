@@ -14,7 +14,8 @@ from nets import Net, Planted, batch
 from torch import nn
 from torch.nn import functional as F
 
-from torchamp import amp
+import torchamp
+from torchamp import _C, amp
 from torchamp._tools.inspect import preflight
 from torchamp._tools.inspect.iteration import Iteration
 from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, range_of
@@ -596,3 +597,13 @@ def test_a_note_says_why_there_is_no_float8(monkeypatch):
 
     monkeypatch.setattr(preflight, "trial", refused)
     assert notes_on_float8(wide(1024)) == ["float8=True: expected a newer device"]
+
+
+def test_each_timed_iteration_casts_to_float8_again():
+    x = torch.randn(16, 16, dtype=torch.bfloat16, requires_grad=True)
+    model = nn.Sequential(nn.Linear(16, 16, bias=False))
+    with torchamp.Amp(model, None, "O5", float8=["0"], verbosity=0):
+        products, casts = _C.float8_counts()
+        Iteration(model, x, torch.sum).time()
+    now = _C.float8_counts()
+    assert now[0] - products == now[1] - casts == 9  # of three iterations

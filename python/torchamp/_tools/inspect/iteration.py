@@ -64,6 +64,12 @@ class Iteration:
     batch: Any
     loss_fn: LossFunction | None
 
+    @property
+    def float8(self) -> _C.Float8 | None:
+        """The model's linears in float8, where initialize has put some into it."""
+        session = getattr(getattr(self.model, "_torchamp", None), "session", None)
+        return None if session is None else session.casts.float8
+
     def of_copy(self) -> Iteration:
         """That of a copy of the model without grads."""
         try:
@@ -112,6 +118,8 @@ class Iteration:
         with unchanged(self.model):
             while len(times) < _TIMED and sum(times) < 1000 * _SECONDS:
                 self.model.zero_grad(set_to_none=True)
+                if self.float8 is not None:  # as after a step
+                    self.float8.forget_copies()
                 start = _synchronized(devices)
                 try:
                     self._backward(batch, scale)
