@@ -87,7 +87,7 @@ Found find(const Tensor& matrix) {
 
 Weights::Weights(const Named& linears, bool follows_casts) : follows_casts_(follows_casts) {
   for (const auto& [name, param] : linears) {
-    weights_.push_back({name, param, param.scalar_type(), false, {}, {}, {}});
+    weights_.push_back({name, param, param.scalar_type(), false, 0, {}, {}, {}});
   }
 }
 
@@ -99,6 +99,15 @@ auto Weights::open(const Named& linears, bool follows_casts) -> Open {
 
 void Weights::Close::operator()(Weights* weights) const {
   c10::intrusive_ptr<Weights>::reclaim(weights)->close();
+}
+
+detail::Float8Products Weights::products() {
+  detail::Float8Products found;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Weight& each : weights_) {
+    if (each.rows > 0) found.emplace_back(each.name, each.param, each.rows);
+  }
+  return found;
 }
 
 void Weights::follow() {
@@ -172,6 +181,7 @@ Matrix Weights::copy_of_input(size_t index, const Tensor& input, bool columns) {
     input_ = std::move(copy);
   }
   weights_[index].input_scale = input_->matrix.scale;
+  weights_[index].rows = input_->matrix.rows.size(0);
   return input_->matrix;
 }
 

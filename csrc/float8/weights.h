@@ -6,6 +6,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Stream.h>
 #include <torch/custom_class.h>
+#include <torchamp/detail/tools.h>
 
 #include <memory>
 #include <mutex>
@@ -54,6 +55,8 @@ class TORCHAMP_API Weights : public torch::CustomClassHolder {
 
   bool follows_casts() const { return follows_casts_; }
   const at::Tensor& param(size_t index) const { return weights_[index].param; }
+  /// Those that have been multiplied by, in module order.
+  detail::Float8Products products();
 
   /// Makes find() know them, also where their memory was replaced since.
   void follow();
@@ -91,6 +94,7 @@ class TORCHAMP_API Weights : public torch::CustomClassHolder {
     at::Tensor param;
     at::ScalarType dtype;  ///< while its contents are not lent
     bool is_used = false;
+    int64_t rows = 0;  ///< of the last input
     std::optional<Copy> copy;
     at::Tensor input_scale, grad_scale;
   };

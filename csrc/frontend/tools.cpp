@@ -14,6 +14,11 @@ bool is_called(const Amp& amp) {
   return amp.session().is_called;
 }
 
+Float8Products float8_products(const Amp& amp) {
+  const auto& weights = amp.session().casts().float8;
+  return weights ? weights->products() : Float8Products();
+}
+
 void forget_float8_copies(const Amp& amp) {
   amp.session().casts().forget_copies();
 }

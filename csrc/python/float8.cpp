@@ -47,6 +47,8 @@ void bind_float8(py::module_& module) {
            py::arg("linears"), py::arg("follows_casts"), py::arg("tells"))
       .def("close", &Weights::close)
       .def("forget_copies", &Weights::forget_copies)
+      .def("products", &Weights::products,
+           "The linears that have been called: the name, the weight, and the last input's rows.")
       .def(
           "nonfinite", &Weights::nonfinite, Unlocked(),
           "Which tensor of the last products was the first that was not finite; \"\" if all were.");

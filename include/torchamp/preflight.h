@@ -79,10 +79,10 @@ TORCHAMP_API Preflight preflight(torch::nn::Module& module,
 /// op of the forward returns within 10 %, and no buffer that the forward writes is rounded. Dropout
 /// draws the same masks at each level; on CUDA attention and recurrent layers run without it. One
 /// iteration does not show what later ones do. Where O5 fits and the model has linears for
-/// Options::float8(), a note says whether that fits and pays. Throws ValueError for a model that is
-/// not in float32 or has no parameter that requires grad, and where the loss or the grads in
-/// float32 are not finite; RuntimeError while casts are open in this thread; and what the float32
-/// iteration throws.
+/// Options::float8(), a note says whether that fits and pays, and which linears are slower by
+/// themselves. Throws ValueError for a model that is not in float32 or has no parameter that
+/// requires grad, and where the loss or the grads in float32 are not finite; RuntimeError while
+/// casts are open in this thread; and what the float32 iteration throws.
 template <class M, class LossOf, class = std::enable_if_t<!detail::is_module<M>>>
 Preflight preflight(const M& model, const LossOf& loss_of) {
   static_assert(std::is_invocable_v<const LossOf&, const Model<M>&>,

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "inspect/iteration.h"
+#include "inspect/linears.h"
 #include "inspect/rounding.h"
 
 namespace torchamp {
@@ -205,7 +206,8 @@ void add_note_on_float8(Preflight& found, torch::nn::Module& module, const Initi
       const bool pays = *own.milliseconds <= kPays * *plain.milliseconds;
       note << " An iteration takes " << digits(own.milliseconds) << " ms, without it "
            << digits(plain.milliseconds)
-           << " ms: " << (pays ? "recommended." : "it does not pay here.");
+           << " ms: " << (pays ? "recommended." : "it does not pay here.")
+           << losing_linears(module, initialize);
     }
   } catch (const c10::ValueError&) {
     return;

@@ -4,6 +4,11 @@
 #include <ATen/core/Tensor.h>
 #include <torchamp/detail/export.h>
 
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
 namespace torchamp {
 class Amp;
 }
@@ -15,6 +20,12 @@ TORCHAMP_API void backward_without_casts(const at::Tensor& loss);
 
 /// Whether the program has called a model of `amp`.
 TORCHAMP_API bool is_called(const Amp& amp);
+
+/// Linears in float8: the name, the weight [N, K], and how many rows its last input had.
+using Float8Products = std::vector<std::tuple<std::string, at::Tensor, int64_t>>;
+
+/// Those of `amp` that the program has called, in module order.
+TORCHAMP_API Float8Products float8_products(const Amp& amp);
 
 /// The next products cast to float8 again, as after a step.
 TORCHAMP_API void forget_float8_copies(const Amp& amp);

@@ -13,12 +13,15 @@
 #include <cmath>
 #include <memory>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <thread>
 
 #include "autocast/open_autocast.h"
 #include "device.h"
 #include "errors.h"
+#include "float8/product.h"
+#include "inspect/linears.h"
 
 namespace torchamp {
 namespace {
@@ -280,7 +283,8 @@ TEST_P(PreflightTest, NoLevelFitsThatRoundsABufferThatTheForwardWrites) {
 
 TEST_P(PreflightTest, LeavesEverythingAsItWas) {
   torch::nn::Sequential net(torch::nn::Linear(8, 8), torch::nn::BatchNorm1d(8),
-                            torch::nn::Dropout(0.5));
+                            torch::nn::Dropout(0.5), torch::nn::Linear(8, 1024),
+                            torch::nn::Linear(1024, 1024), torch::nn::Linear(1024, 1));
   net->to(device());
   (*net)[0]->parameters()[0].mutable_grad() = at::ones({8, 8}, device());
   std::vector<Tensor> before;
@@ -290,7 +294,8 @@ TEST_P(PreflightTest, LeavesEverythingAsItWas) {
   at::manual_seed(3);
   const Tensor expected = at::rand({3}, device());
   at::manual_seed(3);
-  preflight(net, [](const auto& model) { return model(ones()).square().sum(); });
+  const auto loss_of = [](const auto& model) { return model(ones()).square().sum(); };
+  ASSERT_EQ(preflight(net, loss_of).notes.size(), 1);  // on float8
   EXPECT_TRUE(at::equal(at::rand({3}, device()), expected));
   std::vector<Tensor> after = net->parameters();
   for (const auto& tensor : net->buffers()) after.push_back(tensor);
@@ -424,18 +429,101 @@ TEST_P(PreflightTest, ANoteSaysWhetherFloat8FitsAndPays) {
                               torch::nn::Linear(1024, 1));
     net->to(device());
     const Tensor x = torch::randn({8, 4}, at::TensorOptions().device(device()));
+    const int64_t before = float8::counts().products;
     const Preflight found =
         preflight(net, [&](const auto& model) { return model(x).pow(2).mean(); });
+    const int64_t products = float8::counts().products - before;
     const std::string start = "float8() at O5 fits: relative error: loss ";
     if (width == 1008) {
       EXPECT_TRUE(found.notes.empty()) << found;
+      EXPECT_EQ(products, 0);
       continue;
     }
     ASSERT_EQ(found.notes.size(), 1) << found;
     const std::string& note = found.notes[0];
     EXPECT_EQ(note.substr(0, start.size()), start);
     EXPECT_NE(note.find(". An iteration takes "), std::string::npos) << note;
+    EXPECT_GT(products, 4 * 3) << "more than four iterations: also those of a linear by itself";
   }
+}
+
+/// Linears of five shapes. Those of few and of attention.out_proj differ in rows alone.
+struct Wide : torch::nn::Module {
+  static torch::nn::Linear linear(int64_t inputs, int64_t outputs) {
+    return torch::nn::Linear(inputs, outputs);
+  }
+
+  Tensor forward(Tensor x) {
+    x = first(x).unsqueeze(1);
+    x = std::get<0>(attention(x, x, x, Tensor(), /*need_weights=*/false)).squeeze(1);
+    x = down(up(x).relu() * gate(x));
+    return last(x + few(x.slice(0, 0, 2))[0]);
+  }
+
+  torch::nn::Linear first = register_module("first", linear(4, 1024));
+  torch::nn::MultiheadAttention attention =
+      register_module("attention", torch::nn::MultiheadAttention(1024, 8));
+  torch::nn::Linear up = register_module("up", linear(1024, 2048));
+  torch::nn::Linear gate = register_module("gate", linear(1024, 2048));
+  torch::nn::Linear few = register_module("few", linear(1024, 1024));
+  torch::nn::Linear down = register_module("down", linear(2048, 1024));
+  torch::nn::Linear last = register_module("last", linear(1024, 3));
+};
+
+/// Rows, inputs and outputs.
+using Shape = std::tuple<int64_t, int64_t, int64_t>;
+
+TEST_P(PreflightTest, NamesLinearsThatAreSlowerInFloat8) {
+  const Shape in{16, 1024, 3072}, out{16, 1024, 1024}, wide{16, 1024, 2048}, few{2, 1024, 1024},
+      narrow{16, 2048, 1024};
+  const auto net = std::make_shared<Wide>();
+  net->to(device());
+  const Tensor x = torch::randn({16, 4}, at::TensorOptions().device(device()));
+  const inspect::Initialize at_level = [&](const Options& options) {
+    const auto model = initialize(net, options);
+    return detail::ModelAtLevel{model.amp(), [&x, model] { return model(x).mean(); }};
+  };
+  const std::string start = " Slower in float8, each by itself: ";
+  const std::vector<std::pair<std::set<Shape>, std::string>> expected{
+      {{}, ""},
+      {{narrow},
+       start + "down. float8({\"attention\", \"attention.out_proj\", \"up\", \"gate\", "
+               "\"few\"}) takes the others."},
+      {{few, narrow, wide},
+       start + "up, gate, few and 1 more. float8({\"attention\", "
+               "\"attention.out_proj\"}) takes the others."},
+      {{out},
+       start + "attention.out_proj. float8({\"up\", \"gate\", \"few\", \"down\"}) takes the "
+               "others."},
+      {{out, wide, few, narrow}, start + "attention.out_proj, up, gate and 2 more."},
+      {{in},
+       start + "attention.in_proj_weight. float8({\"attention.out_proj\", \"up\", \"gate\", "
+               "\"few\", \"down\"}) takes the others."},
+      {{in, out, wide, few, narrow}, " Each linear by itself is slower in float8."}};
+  for (const auto& [losing, text] : expected) {
+    std::vector<std::pair<Shape, bool>> asked;
+    const auto time = [&, &slow = losing](const Tensor& weight, int64_t rows,
+                                          const Options& options) -> std::optional<double> {
+      asked.emplace_back(Shape{rows, weight.size(1), weight.size(0)}, options.float8().has_value());
+      return asked.back().second && slow.count(asked.back().first) == 0 ? 1 : 2;
+    };
+    EXPECT_EQ(inspect::losing_linears(*net, at_level, time), text);
+    std::vector<std::pair<Shape, bool>> all;
+    for (const Shape& shape : {in, out, wide, few, narrow}) {
+      all.insert(all.end(), {{shape, false}, {shape, true}});
+    }
+    EXPECT_EQ(asked, all);
+  }
+}
+
+TEST_P(PreflightTest, TimesOneLinearAndCastsItEachTime) {
+  const Tensor weight = at::zeros({16, 32}, device());
+  EXPECT_GT(inspect::time_linear(weight, 16, Options("O5")).value(), 0);
+  const auto before = float8::counts();
+  EXPECT_GT(inspect::time_linear(weight, 16, Options("O5").float8({"0"})).value(), 0);
+  const auto now = float8::counts();
+  EXPECT_EQ(now.products - before.products, 9);  // of three iterations
+  EXPECT_EQ(now.casts - before.casts, 9);
 }
 
 TORCHAMP_ON_EACH_DEVICE(PreflightTest);

@@ -18,6 +18,7 @@ import torchamp
 from torchamp import _C, amp
 from torchamp._tools.inspect import preflight
 from torchamp._tools.inspect.iteration import Iteration
+from torchamp._tools.inspect.linears import losing_linears
 from torchamp._tools.inspect.ranges import BFLOAT16, FLOAT16, range_of
 from torchamp._tools.inspect.trial import levels_for
 
@@ -361,9 +362,10 @@ def test_the_loss_function(device: torch.device):
     assert any(finding.tensor.module == "(loss)" for finding in report.findings)
 
 
-def test_nothing_changes(device: torch.device):
-    model = Net().to(device)
-    x = batch(0, device)[0]
+@pytest.mark.parametrize("make", [Net, lambda: wide(1024)], ids=["small", "float8"])
+def test_nothing_changes(make, device: torch.device):
+    model = make().to(device)
+    kind, x = type(model), batch(0, device)[0]
     model(x).sum().backward()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     grads = [param.grad.clone() for param in model.parameters()]
@@ -373,7 +375,7 @@ def test_nothing_changes(device: torch.device):
     assert all(torch.equal(param.grad, grad) for param, grad in zip(model.parameters(), grads))
     assert torch.equal(torch.get_rng_state(), state[0])
     assert torch.get_float32_matmul_precision() == state[1]
-    assert type(model) is Net and not torch.is_autocast_enabled(device.type)
+    assert type(model) is kind and not torch.is_autocast_enabled(device.type)
 
 
 def test_losses_that_models_return(device: torch.device):
@@ -569,9 +571,11 @@ def test_a_note_says_whether_float8_fits_and_pays(monkeypatch):
     (note,) = notes_on_float8(wide(1024))
     assert re.fullmatch(
         r"float8=True at O5 fits: relative error: loss \S+, outputs 0\.0\d+, grads 0\.0\d+\. "
-        r"An iteration takes \S+ ms, without it \S+ ms: (recommended|it does not pay here)\.",
+        r"An iteration takes \S+ ms, without it \S+ ms: (recommended|it does not pay here)\."
+        r"( Each linear by itself is slower in float8\.)?",
         note,
     )
+    monkeypatch.setattr(preflight, "losing_linears", lambda iteration: " Some are slower.")
     assert notes_on_float8(wide(1008)) == []
     tried = preflight.trial
 
@@ -584,7 +588,10 @@ def test_a_note_says_whether_float8_fits_and_pays(monkeypatch):
         monkeypatch.setattr(preflight, "trial", partial(taking, milliseconds))
         (note,) = notes_on_float8(wide(1024))
         times = f"An iteration takes {milliseconds} ms, without it 10 ms: "
-        assert note.endswith(times + end)
+        assert note.endswith(f"{times}{end} Some are slower.")
+    monkeypatch.setattr(preflight, "trial", partial(taking, None))
+    (note,) = notes_on_float8(wide(1024))
+    assert re.search(r"grads 0\.0\d+\.$", note)
 
 
 def test_a_note_says_why_there_is_no_float8(monkeypatch):
@@ -597,6 +604,82 @@ def test_a_note_says_why_there_is_no_float8(monkeypatch):
 
     monkeypatch.setattr(preflight, "trial", refused)
     assert notes_on_float8(wide(1024)) == ["float8=True: expected a newer device"]
+
+
+class Wide(nn.Module):
+    """Linears of five shapes. Those of few and of attention.out_proj differ in rows alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 1024)
+        self.attention = nn.MultiheadAttention(1024, 8)
+        self.up, self.gate = nn.Linear(1024, 2048), nn.Linear(1024, 2048)
+        self.few, self.down = nn.Linear(1024, 1024), nn.Linear(2048, 1024)
+        self.last = nn.Linear(1024, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).unsqueeze(1)
+        x = self.attention(x, x, x, need_weights=False)[0].squeeze(1)
+        x = self.down(self.up(x).relu() * self.gate(x))
+        return self.last(x + self.few(x[:2])[0])
+
+
+#: Rows, inputs and outputs of Wide's linears in float8.
+IN, OUT = (16, 1024, 3072), (16, 1024, 1024)
+UP, FEW, DOWN = (16, 1024, 2048), (2, 1024, 1024), (16, 2048, 1024)
+
+#: The shapes that are slower in float8, their linears, and the modules of the others.
+LOSING = {
+    "none": ((), "", []),
+    "one": ((DOWN,), "down", ["attention", "attention.out_proj", "up", "gate", "few"]),
+    "two of a shape": ((UP,), "up, gate", ["attention", "attention.out_proj", "few", "down"]),
+    "four": ((FEW, DOWN, UP), "up, gate, few and 1 more", ["attention", "attention.out_proj"]),
+    "a part of a module": ((OUT,), "attention.out_proj", ["up", "gate", "few", "down"]),
+    "all but such a module": ((OUT, UP, FEW, DOWN), "attention.out_proj, up, gate and 2 more", []),
+    "a module's own": (
+        (IN,),
+        "attention.in_proj_weight",
+        ["attention.out_proj", "up", "gate", "few", "down"],
+    ),
+}
+
+
+@pytest.fixture
+def asked(request, monkeypatch) -> list[tuple[tuple[int, ...], bool]]:
+    """Which linears were timed, and whether in float8. The shapes of the test's parameter take as
+    long in float8 as at O5 alone, others half as long."""
+    found = []
+
+    def time(self: Iteration, scale: float = 1.0) -> float:
+        assert self.batch.requires_grad and self.batch.dtype == torch.bfloat16
+        shape = *self.batch.shape, self.model[0].out_features
+        found.append((shape, self.float8 is not None))
+        return 1.0 if self.float8 is not None and shape not in request.param else 2.0
+
+    monkeypatch.setattr(Iteration, "time", time)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "slow", "others"), LOSING.values(), ids=LOSING, indirect=["asked"]
+)
+def test_linears_that_are_slower_in_float8_are_named(asked, slow, others):
+    x, target = batch()
+    found = losing_linears(Iteration(Wide(), x, lambda y: F.cross_entropy(y, target)))
+    takes = f" float8={others} takes the others." if others else ""
+    assert found == (f" Slower in float8, each by itself: {slow}.{takes}" if slow else "")
+    assert asked == [
+        (shape, in_float8) for shape in (IN, OUT, UP, FEW, DOWN) for in_float8 in (False, True)
+    ]
+    if others:
+        torchamp.Amp(Wide(), None, "O5", float8=others, verbosity=0).close()
+
+
+@pytest.mark.parametrize("asked", [{(16, 1024, 1024)}], indirect=True)
+def test_where_all_linears_are_slower_in_float8(asked):
+    x, target = batch()
+    found = losing_linears(Iteration(wide(1024), x, lambda y: F.cross_entropy(y, target)))
+    assert found == " Each linear by itself is slower in float8." and len(asked) == 2
 
 
 def test_each_timed_iteration_casts_to_float8_again():

@@ -15,6 +15,7 @@ from torchamp._load import _C
 from torchamp._logging import log
 from torchamp._tables import text_table
 from torchamp._tools.inspect.iteration import Iteration, LossFunction, Outcome
+from torchamp._tools.inspect.linears import losing_linears
 from torchamp._tools.inspect.ranges import (
     BFLOAT16,
     FLOAT16,
@@ -190,7 +191,8 @@ def preflight(model: torch.nn.Module, batch: Any, loss_fn: LossFunction | None =
     buffer that the forward writes may be rounded. Dropout draws the same masks at each level; on
     CUDA attention and recurrent layers run without it. One iteration does not show what later ones
     do. Where O5 fits and the model has linears for `float8=True`, a note says whether that fits and
-    pays. An error of the float32 iteration is the call's own.
+    pays, and which linears are slower by themselves. An error of the float32 iteration is the
+    call's own.
 
     Args:
         model: in float32, before initialize; it is not changed.
@@ -335,6 +337,7 @@ def _notes_on_float8(reference: Reference, plain: Verdict) -> list[str]:
         text += f"{plain.milliseconds:.3g} ms: "
         pays = found.milliseconds <= _PAYS * plain.milliseconds
         text += "recommended." if pays else "it does not pay here."
+        text += losing_linears(reference.iteration)
     return [text]
 
 
