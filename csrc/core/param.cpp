@@ -164,9 +164,9 @@ void Param::check_dtype() const {
   const auto got = is_misread_float(model) ? at::kFloat : model.scalar_type();
   TORCH_CHECK(got == dtype_, "amp: expected a model parameter of sizes ", model.sizes(),
               " to hold ", dtype_, " as initialize left it, got ", got,
-              ". torch::load, model.half() and model.float() replace parameters without the "
-              "optimizer's knowledge: change the type before initialize, and load checkpoints with "
-              "amp::load, or with torch::load into the model that initialize returned");
+              ". model.half(), model.float() and, in C++, torch::load replace parameters without "
+              "the optimizer's knowledge: change the type before initialize, and load checkpoints "
+              "by amp's load, or into the model that initialize returned");
 }
 
 void Param::check_model() const {

@@ -60,15 +60,19 @@ void check_model(const Module& model) {
   for (const auto& param : model.named_parameters()) {
     const std::string name = "parameter \"" + param.key() + "\"";
     check_memory("initialize", name.c_str(), *param, /*takes_meta=*/false);
-    const bool is_in_training = core::param_of(*param) != nullptr || rounded().has(*param);
-    const bool is_refused = param->scalar_type() == at::kHalf ||
-                            (param->scalar_type() == at::kBFloat16 && is_in_training);
-    TORCH_CHECK(!is_refused || !param->requires_grad(),
-                "initialize: expected a float32 model, got ", name, " in ", param->scalar_type(),
-                ". initialize casts the model itself: remove the call of to(torch::kHalf), or "
-                "freeze what does not train by set_requires_grad(false); a model that was "
-                "initialized becomes float32 by torchamp::release, a clone of one by "
-                "to(torch::kFloat)");
+    if (!param->requires_grad()) continue;
+    const bool is_known = core::param_of(*param) != nullptr || rounded().has(*param);
+    TORCH_CHECK(!is_known || !c10::isReducedFloatingType(param->scalar_type()),
+                "initialize: expected a model that is not initialized already, got ", name, " in ",
+                param->scalar_type(),
+                " of an earlier initialize; pass all models and optimizers that belong together to "
+                "one call, or end the earlier training by torchamp::release. Where its Amp is "
+                "gone, to(torch::kFloat) makes the model float32");
+    TORCH_CHECK(param->scalar_type() != at::kHalf, "initialize: expected a float32 model, got ",
+                name,
+                " in Half. initialize casts the model itself: remove the call of "
+                "to(torch::kHalf), or freeze what does not train by set_requires_grad(false). A "
+                "clone of a model in training becomes float32 by to(torch::kFloat)");
   }
 }
 

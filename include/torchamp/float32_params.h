@@ -20,9 +20,10 @@ class Loan;
 /// the models have it rounded. This holds for all models and optimizers of the same initialize.
 ///
 /// A step within it is one of its own. A backward within it leaves grads in the dtype that they
-/// have outside. At O0, O1 and O4, within another Float32Params and after release it does nothing.
-/// At O3, without masters, it widens the parameters, and rounds them again. Another thread finds
-/// float32 too.
+/// have outside. A forward and its backward belong on one side: between them, saved activations and
+/// weights have two dtypes, for which some layers throw LibTorch's errors. At O0, O1 and O4, within
+/// another Float32Params and after release it does nothing. At O3, without masters, it widens the
+/// parameters, and rounds them again. Another thread finds float32 too.
 class TORCHAMP_API Float32Params {
  public:
   /// amped: what initialize returned, or a Model of it.

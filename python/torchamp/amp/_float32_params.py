@@ -23,10 +23,11 @@ def float32_params(
     optimizers of the same initialize.
 
     A step within it is one of its own. A backward within it leaves grads in the dtype that they
-    have outside. At O0, O1 and O4, within another float32_params and for plain models it does
-    nothing. At O3, without masters, it widens the parameters, and rounds them again. Shards of
-    ``fully_shard`` are float32 already; forwards compute in the dtype of their policy. Another
-    thread finds float32 too.
+    have outside. A forward and its backward belong on one side: between them, saved activations and
+    weights have two dtypes, for which some layers raise torch's errors. At O0, O1 and O4, within
+    another float32_params and for plain models it does nothing. At O3, without masters, it widens
+    the parameters, and rounds them again. Shards of ``fully_shard`` are float32 already; forwards
+    compute in the dtype of their policy. Another thread finds float32 too.
 
     Args:
         models: a model that initialize returned, or a list of them.

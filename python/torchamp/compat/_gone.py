@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 Getattr = Callable[[str], NoReturn]
 
@@ -71,6 +71,10 @@ def attributes_of(module: str) -> Getattr:
 
     def get(name: str) -> NoReturn:
         message = message_of(f"{module}.{name}")
-        raise AttributeError(message or f"module {module!r} has no attribute {name!r}")
+        if message is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        error: Any = AttributeError(message)
+        error.name, error.obj = "", None  # else Python asks if one with a similar name was meant
+        raise error
 
     return get

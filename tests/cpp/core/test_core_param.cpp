@@ -203,9 +203,9 @@ void expect_refused(const std::shared_ptr<Param>& param, const std::string& held
   const std::string expected =
       "amp: expected a model parameter of sizes [3] to hold " + held +
       " as initialize left it, got " + got +
-      ". torch::load, model.half() and model.float() replace parameters without the optimizer's "
-      "knowledge: change the type before initialize, and load checkpoints with amp::load, or with "
-      "torch::load into the model that initialize returned";
+      ". model.half(), model.float() and, in C++, torch::load replace parameters without the "
+      "optimizer's knowledge: change the type before initialize, and load checkpoints by amp's "
+      "load, or into the model that initialize returned";
   EXPECT_EQ(message_of([&] { refresh({param}); }), expected);
   EXPECT_EQ(message_of([&] { param->check_dtype(); }), expected);
 }

@@ -95,8 +95,8 @@ TEST_P(InitializeTest, RefusesAModelThatIsNotFloat32BeforeItTouchesAny) {
       message_of(call),
       "initialize: expected a float32 model, got parameter \"last.weight\" in Half. "
       "initialize casts the model itself: remove the call of to(torch::kHalf), or freeze what "
-      "does not train by set_requires_grad(false); a model that was initialized becomes "
-      "float32 by torchamp::release, a clone of one by to(torch::kFloat)");
+      "does not train by set_requires_grad(false). A clone of a model in training becomes "
+      "float32 by to(torch::kFloat)");
   EXPECT_EQ(dtypes_of(net_->parameters()), kExpected[0].model_dtypes);
   EXPECT_TRUE(sgd_.param_groups()[0].params()[0].is_same(net_->first->weight));
 }

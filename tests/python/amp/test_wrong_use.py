@@ -448,9 +448,9 @@ RUNTIME_ERRORS = (
     (
         model_half_after_initialize,
         "amp: expected a model parameter of sizes [8, 4] to hold BFloat16 as initialize left it, "
-        "got Half. torch::load, model.half() and model.float() replace parameters without the "
-        "optimizer's knowledge: change the type before initialize, and load checkpoints with "
-        "amp::load, or with torch::load into the model that initialize returned",
+        "got Half. model.half(), model.float() and, in C++, torch::load replace parameters without "
+        "the optimizer's knowledge: change the type before initialize, and load checkpoints by "
+        "amp's load, or into the model that initialize returned",
     ),
     *(
         (

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import traceback
 
 import pytest
 
@@ -48,6 +49,8 @@ def test_attributes_say_what_to_use_instead(name):
     with pytest.raises(AttributeError) as raised:
         getattr(importlib.import_module(module), last)
     assert str(raised.value) == message_of(name)
+    shown = traceback.format_exception(type(raised.value), raised.value, raised.value.__traceback__)
+    assert shown[-1] == f"AttributeError: {message_of(name)}\n"
     with pytest.raises(AttributeError, match=f"^module '{module}' has no attribute 'nothing'$"):
         _ = importlib.import_module(module).nothing
 
