@@ -188,7 +188,7 @@ TEST_P(SerializeTest, TorchLoadIntoAnInitializedNetIsRefused) {
     const std::string message = message_of(use);
     EXPECT_TRUE(contains(message, "to hold Half as initialize left it, got Float")) << message;
     EXPECT_TRUE(contains(message,
-                         "load checkpoints with amp::load, or with torch::load into the model that "
+                         "load checkpoints by amp's load, or into the model that "
                          "initialize returned"))
         << message;
   }

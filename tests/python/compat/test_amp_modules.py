@@ -10,6 +10,8 @@ from apex.amp._list_edits import follow_list_edits
 from apex.amp.lists import functional_overrides, tensor_overrides, torch_overrides
 from compat.optimizers import initialized
 
+from torchamp.amp._casts import autocast as _autocast
+
 
 def test_small_submodules():
     from apex.amp.__version__ import VERSION
@@ -60,8 +62,10 @@ def test_what_the_state_lacks(name, instead):
 
 
 @pytest.fixture
-def lists():
+def lists(monkeypatch):
     """The lists, which the test may edit."""
+    monkeypatch.setattr(_autocast.Ban, "is_lifted", False)
+    patches = list(_autocast.OPEN._patches)
     edited = [
         value
         for module in (functional_overrides, tensor_overrides, torch_overrides)
@@ -73,6 +77,8 @@ def lists():
     for each, entries in zip(edited, before):
         each[:] = entries
     follow_list_edits()
+    assert not _autocast.OPEN._holders, "the test left O1 open"
+    _autocast.OPEN._patches[:] = patches
 
 
 def test_o1_follows_edited_lists(lists):

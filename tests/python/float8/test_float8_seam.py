@@ -61,6 +61,13 @@ def test_functions_and_views(level):
         assert torch.equal(found[i][0], without)
 
 
+def test_half_functions_get_cast_copies_of_weights():
+    module, model = linear("O4")
+    call = amp.half_function(F.linear)
+    assert counted(lambda: call(torch.randn(3, 64), module.weight))[1] == 0
+    assert counted(lambda: model(torch.randn(3, 64)))[1] == 1
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("scope", [torch.no_grad, torch.inference_mode])
 def test_products_without_grads_are_the_same_bit_for_bit(level, scope):
