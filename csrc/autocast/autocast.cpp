@@ -60,7 +60,8 @@ autocast::autocast(c10::DeviceType device_type, const AutocastOptions& options) 
   before_ =
       std::make_unique<Before>(Before{get(device_type), at::autocast::is_autocast_cache_enabled()});
   set({device_type, options.enabled(), dtype.value_or(before_->device.dtype)});
-  at::autocast::set_autocast_cache_enabled(options.cache_enabled());
+  const bool keeps_float8_off = is_float8_open() && before_->cache_enabled;
+  at::autocast::set_autocast_cache_enabled(options.cache_enabled() || keeps_float8_off);
   at::autocast::increment_nesting();
 }
 

@@ -340,13 +340,9 @@ std::optional<c10::ScalarType> casting_to(c10::DeviceType device_type) {
   return get_autocast_dtype(device_type);
 }
 
-namespace {
-
 bool is_float8_open() {
   return c10::impl::tls_is_dispatch_key_included(kFloat8Key);
 }
-
-}  // namespace
 
 bool is_float8_on() {
   return is_float8_open() && !is_autocast_cache_enabled();

@@ -76,6 +76,9 @@ TORCHAMP_API std::optional<c10::ScalarType> casting_to(c10::DeviceType device_ty
 /// Whether this thread is in an autocast scope of the program.
 bool is_inside_scope();
 
+/// Whether products are in float8 in this thread, unless that is switched off.
+bool is_float8_open();
+
 /// Whether float8 is open in this thread, and not switched off. Checkpoints restore this in a
 /// backward, without knowing: it is the setting of autocast's cache, of which they keep the
 /// forward's.

@@ -227,6 +227,12 @@ TEST_P(Float8, ScopesAndReleaseEndIt) {
   {
     const disable_casts off;
     EXPECT_EQ(products_of([&] { amped(x); }), 0);
+    const autocast casts(at::kCPU, at::kBFloat16);
+    EXPECT_EQ(products_of([&] { amped(x); }), 0);
+  }
+  {
+    const autocast casts(at::kCPU, at::kBFloat16);
+    EXPECT_EQ(products_of([&] { amped(x); }), 2);
   }
   EXPECT_EQ(products_of([&] { amped(x); }), 2);
   release(amped);

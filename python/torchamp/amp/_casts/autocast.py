@@ -475,6 +475,6 @@ def is_missing(what: str, device_type: str) -> bool:
 
 
 def disable_casts() -> contextlib.AbstractContextManager[None]:
-    """A context in which the casts of O1 and O4 are suspended in this thread. A torch.autocast of
-    the program stays active."""
+    """A context in which the casts of O1 and O4 are suspended in this thread, and no product is in
+    float8. A torch.autocast of the program stays active."""
     return _C.ShieldFromAutocast()
