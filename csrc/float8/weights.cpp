@@ -87,7 +87,7 @@ Found find(const Tensor& matrix) {
 
 Weights::Weights(const Named& linears, bool follows_casts) : follows_casts_(follows_casts) {
   for (const auto& [name, param] : linears) {
-    weights_.push_back({name, param, param.scalar_type(), false, 0, {}, {}, {}});
+    weights_.push_back({name, param, param.scalar_type(), 0, {}, {}, {}});
   }
 }
 
@@ -148,13 +148,13 @@ Matrix Weights::copy_of(size_t index, bool columns) {
   std::vector<Copy> copies;
   std::vector<Tensor> params;
   std::unique_lock<std::mutex> lock(mutex_);
-  weights_[index].is_used = true;
   const auto& copy = weights_[index].copy;
   if (copy && copy->is_of(param, columns)) return copy->matrix;
   for (size_t i = 0; i < weights_.size(); ++i) {
     const Weight& each = weights_[i];
+    const bool is_used = i == index || each.rows > 0;
     const bool is_current = each.copy && each.copy->is_of(each.param, columns);
-    if (!each.is_used || is_current || each.param.device() != param.device()) continue;
+    if (!is_used || is_current || each.param.device() != param.device()) continue;
     written.push_back(i);
     copies.push_back({{}, mark_of(each.param), stream_of(each.param)});
     params.push_back(each.param.detach());

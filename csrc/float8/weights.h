@@ -93,8 +93,7 @@ class TORCHAMP_API Weights : public torch::CustomClassHolder {
     std::string name;  ///< of the linear
     at::Tensor param;
     at::ScalarType dtype;  ///< while its contents are not lent
-    bool is_used = false;
-    int64_t rows = 0;  ///< of the last input
+    int64_t rows = 0;      ///< of the last input; 0: there was none
     std::optional<Copy> copy;
     at::Tensor input_scale, grad_scale;
   };

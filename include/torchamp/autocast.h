@@ -46,7 +46,7 @@ class AutocastOptions {
   /// False: switches autocast off for the scope.
   TORCHAMP_SETTING(AutocastOptions, detail::Flag, bool, enabled, true);
   /// True: weights are cast once until the outermost scope ends. Off by default: such casts go
-  /// stale when weights are edited.
+  /// stale when weights are edited. Within a disable_casts that switches float8 off, it is on.
   TORCHAMP_SETTING(AutocastOptions, detail::Flag, bool, cache_enabled, false);
   /// float16 or bfloat16; the device type's default if not given.
   TORCH_ARG(std::optional<c10::ScalarType>, dtype);

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torchamp/autocast.h>
 #include <torchamp/detail/graphed.h>
+#include <torchamp/functions.h>
 #include <torchamp/optim/adam.h>
 
 #include <cmath>
@@ -218,6 +219,15 @@ TEST_P(Float8, OtherThreadsJoinInForwardsAndByState) {
   EXPECT_EQ(in_forward, 2);
   EXPECT_EQ(outside, 0);
   EXPECT_EQ(in_state, 2);
+}
+
+TEST(Float8AtO4, HalfFunctionsGetCastCopiesOfWeights) {
+  Blocks net;
+  auto amped = initialize(net, in_float8(OptLevel::O4));
+  const Tensor x = at::randn({4, 32}), &weight = net->ff[0]->as<Linear>()->weight;
+  const auto call = [](const Tensor& a, const Tensor& b) { return at::linear(a, b); };
+  EXPECT_EQ(products_of([&] { call(x, weight); }), 1);
+  EXPECT_EQ(products_of([&] { half_function(call)(x, weight); }), 0);
 }
 
 TEST_P(Float8, ScopesAndReleaseEndIt) {

@@ -90,6 +90,8 @@ def test_disable_casts_and_release_end_it(level):
         with amp.disable_casts():
             assert counted(lambda: model(x))[1] == 0
         assert counted(lambda: model.ff(part))[1] == 0
+        with amp.autocast("cpu", torch.bfloat16):
+            assert counted(lambda: (model(x), model.ff(part)))[1] == 0
     assert counted(lambda: (model(x), model.ff(part)))[1] == 4
     amp.release(model)
     assert counted(lambda: model(x))[1] == 0

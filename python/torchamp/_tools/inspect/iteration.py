@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchamp._arguments import type_of
 from torchamp._load import _C
 from torchamp._tools.inspect.watch import Op, Watch, call_model, tensors_in, unchanged
+from torchamp.amp._run.session import session_in_training
 
 #: Watch's name for what runs outside of the model.
 LOSS = "(loss)"
@@ -67,7 +68,7 @@ class Iteration:
     @property
     def float8(self) -> _C.Float8 | None:
         """The model's linears in float8, where initialize has put some into it."""
-        session = getattr(getattr(self.model, "_torchamp", None), "session", None)
+        session = session_in_training(self.model)
         return None if session is None else session.casts.float8
 
     def of_copy(self) -> Iteration:

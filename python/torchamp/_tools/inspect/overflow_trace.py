@@ -12,6 +12,7 @@ from torchamp._arguments import module_of
 from torchamp._tools.inspect.reduction import REMEDY, is_reduced
 from torchamp._tools.inspect.trial import named
 from torchamp._tools.inspect.watch import Op, Watch, floating, is_finite
+from torchamp.amp._run.session import session_in_training
 
 _MAX_NAMES = 3
 
@@ -94,7 +95,7 @@ class OverflowTrace:
     def _begin(self, module: torch.nn.Module, args: object) -> None:
         self._first = None
         self._iteration += 1
-        session = getattr(getattr(self._model, "_torchamp", None), "session", None)
+        session = session_in_training(self._model)
         if session is not None:
             self.loss_scales.append(session.scalers[0].loss_scale())
 

@@ -11,6 +11,7 @@ import torch
 from torchamp._arguments import expect, module_of
 from torchamp._tables import text_table
 from torchamp._tools.inspect.watch import Op, Watch, call_model, check_batch, unchanged
+from torchamp.amp._run.session import session_in_training
 
 _HEADER = ["module", "type", "calls", "weights", "ops", "casts down", "casts up"]
 
@@ -94,7 +95,7 @@ def report(model: torch.nn.Module, batch: Any = None) -> Report:
         rows[name] = ModuleRow(name, type(module).__name__, weight_dtypes=dtypes)
     if batch is not None:
         _run(model, batch, rows)
-    session = getattr(getattr(model, "_torchamp", None), "session", None)
+    session = session_in_training(model)
     return Report(
         "" if session is None else session.settings.properties.opt_level,
         _device_of(model),

@@ -222,6 +222,7 @@ def _gate(method: Callable, around: Around) -> Callable:
     def gate(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
         groups = _strangers.get(id(optimizer))  # the quick way for a stranger
         if (groups is not None and groups == len(optimizer.param_groups)) or is_stranger(optimizer):
+            # Strangers pay for arguments that are built again, of which a step mostly has none.
             return method(optimizer, *args, **kwargs) if args or kwargs else method(optimizer)
         return around(optimizer, functools.partial(method, optimizer, *args, **kwargs))
 

@@ -140,12 +140,12 @@ class Session:
             if optimizer is not but and not state.core.holds(optimizer.param_groups):
                 state.core.let_go(params_of([optimizer]))
 
-    def tell_skipped(self, skipped: _C.SkippedStep, params: Sequence[torch.Tensor]) -> None:
-        """Logs a step that was skipped of an optimizer of `params`. After the second one in a row
-        whose loss was not finite, also where the next forward begins not to be."""
+    def tell_skipped(self, skipped: _C.SkippedStep, core: _C.OptimizerState) -> None:
+        """Logs a step that was skipped of an optimizer. After the second one in a row whose loss
+        was not finite, also where the next forward begins not to be."""
         if self.notices.verbosity == 0:
             return
-        self.notices.tell_skipped(skipped, params, self.casts.float8)
+        self.notices.tell_skipped(skipped, core.model_params(), self.casts.float8)
         if skipped.in_a_row >= 2 and not skipped.is_loss_finite:
             dtype = self.settings.properties.cast_model_type
             self.notices.look_for_nonfinite(self.members.models(), dtype)
@@ -324,7 +324,7 @@ class OptimizerSession:
         limit = self.session.settings.options["max_consecutive_skips"]
         known = self.report.flush()
         for skipped in known:
-            self.session.tell_skipped(skipped, self.core.model_params())
+            self.session.tell_skipped(skipped, self.core)
         for skipped in known:
             if limit is not None:
                 skipped.check_in_a_row(limit)
@@ -332,7 +332,7 @@ class OptimizerSession:
     def telemetry(self) -> Telemetry:
         """What is known of the steps by now."""
         for skipped in self.report.flush():
-            self.session.tell_skipped(skipped, self.core.model_params())
+            self.session.tell_skipped(skipped, self.core)
         return Telemetry(*self.report.known())
 
 
@@ -340,6 +340,11 @@ def in_training(optimizer: Any) -> OptimizerSession | None:
     """What torchamp knows of an optimizer that initialize returned; None of others."""
     own = getattr(optimizer, "__dict__", {}).get("_torchamp")
     return own if isinstance(own, OptimizerSession) else None
+
+
+def session_in_training(model: Any) -> Session | None:
+    """The session of a model that initialize returned; None of others."""
+    return getattr(getattr(model, "_torchamp", None), "session", None)
 
 
 def state_of(function: str, optimizer: Any, name: str = "optimizer") -> OptimizerSession:
