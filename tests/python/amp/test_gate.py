@@ -267,6 +267,8 @@ def alone(make: Step, give: Step) -> tuple:
         nets.loss_of(model, seed).backward()
         optimizer.step()
     optimizer.add_param_group({"params": [torch.ones(2)]})
+    optimizer.zero_grad(set_to_none=False)
+    assert all(param.grad is not None for param in model.parameters())
     assert vars(optimizer)["step"] is own
     values = [value.tolist() for value in everything(model, optimizer).values()]
     return values, [*calls], [*vars(optimizer)]

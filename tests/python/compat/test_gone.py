@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-import traceback
+import sys
 
 import pytest
 
@@ -44,13 +44,13 @@ def test_imports_say_what_to_use_instead(name):
 
 
 @names
-def test_attributes_say_what_to_use_instead(name):
+def test_attributes_say_what_to_use_instead(name, capsys):
     module, _, last = name.rpartition(".")
     with pytest.raises(AttributeError) as raised:
         getattr(importlib.import_module(module), last)
     assert str(raised.value) == message_of(name)
-    shown = traceback.format_exception(type(raised.value), raised.value, raised.value.__traceback__)
-    assert shown[-1] == f"AttributeError: {message_of(name)}\n"
+    sys.__excepthook__(type(raised.value), raised.value, raised.value.__traceback__)
+    assert capsys.readouterr().err.splitlines()[-1] == f"AttributeError: {message_of(name)}"
     with pytest.raises(AttributeError, match=f"^module '{module}' has no attribute 'nothing'$"):
         _ = importlib.import_module(module).nothing
 
